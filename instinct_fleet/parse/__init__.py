@@ -1,0 +1,1 @@
+"""Tool output of any ROCm release -> model. See :mod:`instinct_fleet.parse.base` for what a parser returns."""
