@@ -1,0 +1,1 @@
+"""Shared by tests and by the simulated nodes: hardware profiles and the renderers of the tools' formats."""
