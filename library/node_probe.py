@@ -169,8 +169,6 @@ DEFAULT_COMMANDS = [
     ["rocm-smi", "--showtopo"],
     ["rocminfo"],
     ["lspci", "-D", "-vv", "-d", "1002:"],
-    ["numactl", "-H"],
-    ["lscpu"],
 ]
 
 SYSCTLS = [
