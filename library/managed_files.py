@@ -199,13 +199,17 @@ def check_guards(module, entries, changed):
     if not units or not shutil.which("systemctl"):
         return []
     _rc, out, _err = module.run_command(["systemctl", "is-active", "--", *units])
-    return [unit for unit, state in zip(units, out.split(), strict=False) if state in RUNNING]
+    return [unit for unit, state in zip(units, out.split()) if state in RUNNING]
 
 
 def validate_all(module, entries, changed, folder):
     """Write each new content to a private folder and run its validator there."""
     for number, entry in enumerate(entries):
-        if entry["state"] != "file" or "content" not in changed[entry["dest"]] and "created" not in changed[entry["dest"]]:
+        if (
+            entry["state"] != "file"
+            or "content" not in changed[entry["dest"]]
+            and "created" not in changed[entry["dest"]]
+        ):
             continue
         place = os.path.join(folder, str(number))
         os.mkdir(place, 0o700)
@@ -294,7 +298,9 @@ def main():
         try:
             int(entry["mode"], 8)
         except ValueError:
-            module.fail_json(msg="mode of %s is %r, expected a quoted octal number such as '0644'" % (entry["dest"], entry["mode"]))
+            module.fail_json(
+                msg="mode of %s is %r, expected a quoted octal number such as '0644'" % (entry["dest"], entry["mode"])
+            )
     changed, before = {}, {}
     for entry in entries:
         changed[entry["dest"]], before[entry["dest"]] = compare(module, entry)

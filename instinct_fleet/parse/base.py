@@ -62,7 +62,7 @@ class Reading:
     gpus: tuple[Gpu, ...] = ()
     links: tuple[Link, ...] = ()
     numa: tuple[NumaNode, ...] = ()
-    host: Host = Host()
+    host: Host = field(default_factory=Host)
     facts: Mapping[str, Any] = field(default_factory=dict)
     collects: frozenset[Aspect] = frozenset()
     findings: tuple[Finding, ...] = ()
