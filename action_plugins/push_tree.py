@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import tarfile
 import tempfile
 from pathlib import Path
@@ -33,32 +32,45 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = True
 
+    def _trees(self) -> list[dict[str, Any]]:
+        trees = []
+        for tree in self._task.args.get("trees") or []:
+            source = Path(self._loader.path_dwim(str(tree["src"])))
+            if not source.is_dir():
+                if self._task.check_mode:
+                    # What makes the folder did not run in check mode either.
+                    continue
+                raise AnsibleActionFail(
+                    f"push_tree: src {source} is not a folder on the controller; "
+                    "make it first (playbooks/build.yml makes a wheelhouse) or correct the variable that names it"
+                )
+            manifest = build_manifest(source)
+            if not manifest:
+                raise AnsibleActionFail(f"push_tree: src {source} holds no file")
+            trees.append({"src": str(source), "dest": tree["dest"], "manifest": manifest})
+        return trees
+
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ask the host what it lacks, send it, and let the host check it."""
         super().run(tmp, task_vars)
-        source = Path(self._loader.path_dwim(str(self._task.args.get("src", ""))))
-        if not source.is_dir():
-            raise AnsibleActionFail(
-                f"push_tree: src {source} is not a folder on the controller; "
-                "make it first (playbooks/build.yml makes a wheelhouse) or correct the variable that names it"
-            )
-        manifest = build_manifest(source)
-        if not manifest:
-            raise AnsibleActionFail(f"push_tree: src {source} holds no file")
-        arguments = {**self._task.args, "src": str(source), "manifest": manifest}
+        trees = self._trees()
+        if len(trees) < len(self._task.args.get("trees") or []):
+            return {"changed": True, "trees": {}, "bytes": 0, "msg": "the folder would be made on the controller first"}
+        arguments = {**self._task.args, "trees": trees}
         result: dict[str, Any] = self._execute_module(
             module_name="push_tree", module_args=arguments, task_vars=task_vars or {}
         )
-        names = result.get("missing") or []
         if result.get("failed"):
             return result
-        if names and not self._task.check_mode:
+        state = result["trees"]
+        if any(entry["missing"] for entry in state.values()) and not self._task.check_mode:
             self._make_tmp_path()
             with tempfile.NamedTemporaryFile(dir=C.DEFAULT_LOCAL_TMP, suffix=".tar") as archive:
                 # Wheels and weights do not shrink, so the archive is not compressed.
                 with tarfile.open(archive.name, "w", dereference=True) as tar:
-                    for name in names:
-                        tar.add(source / name, arcname=name)
+                    for number, tree in enumerate(trees):
+                        for name in state[tree["dest"]]["missing"]:
+                            tar.add(Path(tree["src"]) / name, arcname=f"{number}/{name}")
                 remote = self._connection._shell.join_path(self._connection._shell.tmpdir, "tree.tar")
                 self._transfer_file(archive.name, remote)
             result = self._execute_module(
@@ -66,11 +78,13 @@ class ActionModule(ActionBase):
             )
             self._remove_tmp_path(self._connection._shell.tmpdir)
         if self._task.diff and result.get("changed"):
-            dest = self._task.args["dest"]
-            result["diff"] = {
-                "before_header": dest,
-                "after_header": f"{dest} ({result.get('bytes', 0) / 2**20:.1f} MiB to move)",
-                "before": "".join(f"{os.fsdecode(n)}\n" for n in result.get("extra") or []),
-                "after": "".join(f"{n}\n" for n in result.get("missing") or []),
-            }
+            result["diff"] = [
+                {
+                    "before_header": dest,
+                    "after_header": dest,
+                    "before": "".join(f"{name}\n" for name in entry["extra"]),
+                    "after": "".join(f"{name}\n" for name in entry["missing"]),
+                }
+                for dest, entry in sorted(state.items())
+            ]
         return result

@@ -13,20 +13,26 @@ description:
     Every file that was moved is checked by its SHA-256 before it takes its place.
   - An unchanged folder costs one remote operation, whatever the number of files.
 options:
-  src:
-    description: Folder on the controller. Only regular files are taken; a link is followed.
-    type: path
+  trees:
+    description: The folders. However many there are, an unchanged list is one remote operation.
+    type: list
+    elements: dict
     required: true
-  dest:
-    description: Folder on the host.
-    type: path
-    required: true
+    suboptions:
+      src:
+        description: Folder on the controller. Only regular files are taken; a link is followed.
+        type: path
+        required: true
+      dest:
+        description: Folder on the host.
+        type: path
+        required: true
   owner:
-    description: Owner of everything in O(dest).
+    description: Owner of everything in O(trees[].dest).
     type: str
     default: root
   group:
-    description: Group of everything in O(dest).
+    description: Group of everything in O(trees[].dest).
     type: str
     default: root
   verify:
@@ -37,7 +43,7 @@ options:
     choices: [size, sha256]
     default: size
   prune:
-    description: Whether files in O(dest) that are not in O(src) are removed.
+    description: Whether files in O(trees[].dest) that are not in O(trees[].src) are removed.
     type: bool
     default: true
 author:
@@ -54,21 +60,20 @@ attributes:
 EXAMPLES = r"""
 - name: Bring the model to the node
   push_tree:
-    src: models/tiny-v1
-    dest: /var/lib/vllm/models/tiny-v1
+    trees:
+      - src: models/tiny-v1
+        dest: /var/lib/vllm/models/tiny-v1
 """
 
 RETURN = r"""
-missing:
-  description: Files that were moved, or would be.
+trees:
+  description: What was moved (RV(trees.missing)) and removed (RV(trees.extra)), or would be, keyed by folder.
   returned: always
-  type: list
-  elements: str
-extra:
-  description: Files that were removed, or would be.
+  type: dict
+bytes:
+  description: How much was moved, or would be.
   returned: always
-  type: list
-  elements: str
+  type: int
 """
 
 import hashlib
@@ -123,82 +128,119 @@ def compare(dest, manifest, verify):
     return missing, sorted(present_files(dest) - set(manifest))
 
 
-def unpack(module, archive, dest, manifest, missing):
-    """Unpack the archive next to the files' places, check each, and only then put them there."""
+def unpack(module, archive, trees, state):
+    """Unpack the archive next to the files' places, check each, and only then put them there.
+
+    A member is named NUMBER/PATH: the position of its tree, and its place in it.
+    """
     moved = []
     with tarfile.open(archive) as tar:
         for member in tar:
-            if member.name not in missing or not member.isreg():
+            number, _slash, name = member.name.partition("/")
+            dest = trees[int(number)]["dest"]
+            manifest = trees[int(number)]["manifest"]
+            if name not in state[dest]["missing"] or not member.isreg():
                 module.fail_json(msg="push_tree: the archive holds %s, which was not asked for" % member.name)
-            target = os.path.join(dest, member.name)
+            target = os.path.join(dest, name)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with tar.extractfile(member) as source, open(target + ".incoming", "wb") as handle:
                 shutil.copyfileobj(source, handle, 1 << 20)
             digest = sha256(target + ".incoming")
-            if digest != manifest[member.name][1]:
+            if digest != manifest[name][1]:
                 module.fail_json(
                     msg="push_tree: %s arrived with SHA-256 %s, expected %s; nothing in %s was replaced"
-                    % (member.name, digest, manifest[member.name][1], dest)
+                    % (name, digest, manifest[name][1], dest)
                 )
             moved.append(target)
     for target in moved:
         os.replace(target + ".incoming", target)
 
 
-def main():
-    """Entry point of the module."""
-    module = AnsibleModule(
-        argument_spec={
-            "src": {"type": "path", "required": True},
-            "dest": {"type": "path", "required": True},
-            "owner": {"type": "str", "default": "root"},
-            "group": {"type": "str", "default": "root"},
-            "verify": {"type": "str", "choices": ["size", "sha256"], "default": "size"},
-            "prune": {"type": "bool", "default": True},
-            # Set by the action plugin.
-            "manifest": {"type": "dict", "required": True},
-            "archive": {"type": "path"},
-        },
-        supports_check_mode=True,
-    )
+def finish(module, dest, manifest, extra):
+    """Remove what does not belong, note the checksums, and set owner and modes."""
     params = module.params
-    dest, manifest = params["dest"], params["manifest"]
-    missing, extra = compare(dest, manifest, params["verify"])
-    extra = extra if params["prune"] else []
-    size = sum(manifest[name][0] for name in missing)
-    result = {"missing": missing, "extra": extra, "bytes": size, "changed": bool(missing or extra)}
-    if missing and not params["archive"]:
-        # First call: tell the controller what to send.
-        place = dest
-        while not os.path.isdir(place):
-            place = os.path.dirname(place)
-        free = shutil.disk_usage(place).free
-        # The archive lands in the remote temporary folder and is unpacked from there, so twice the size is needed.
-        if free < 2 * size:
-            module.fail_json(
-                msg="push_tree: %s needs %d MiB more than is there, and %s has %d MiB free (twice the size is needed "
-                "while it is unpacked); free some room or choose another folder" % (dest, size >> 20, place, free >> 20)
-            )
-        module.exit_json(**result)
-    if module.check_mode or not result["changed"]:
-        module.exit_json(**result)
-    os.umask(0o022)
-    os.makedirs(dest, exist_ok=True)
-    try:
-        if missing:
-            unpack(module, params["archive"], dest, manifest, set(missing))
-        for name in extra:
-            os.unlink(os.path.join(dest, name))
-        with open(os.path.join(dest, MANIFEST + ".incoming"), "w") as handle:
-            json.dump({name: digest for name, (_size, digest) in sorted(manifest.items())}, handle, indent=0)
-        os.replace(os.path.join(dest, MANIFEST + ".incoming"), os.path.join(dest, MANIFEST))
-    except (OSError, tarfile.TarError) as exc:
-        module.fail_json(msg="push_tree: %s: %s; run again to go on where it stopped" % (dest, exc))
+    for name in extra:
+        os.unlink(os.path.join(dest, name))
+    with open(os.path.join(dest, MANIFEST + ".incoming"), "w") as handle:
+        json.dump({name: digest for name, (_size, digest) in sorted(manifest.items())}, handle, indent=0)
+    os.replace(os.path.join(dest, MANIFEST + ".incoming"), os.path.join(dest, MANIFEST))
     for folder, dirs, names in os.walk(dest):
         for path in [folder, *[os.path.join(folder, n) for n in dirs + names]]:
             module.set_owner_if_different(path, params["owner"], False)
             module.set_group_if_different(path, params["group"], False)
             module.set_mode_if_different(path, "0755" if os.path.isdir(path) else "0644", False)
+
+
+def check_room(module, trees, state):
+    """Fail before anything is sent if it would not fit."""
+    need = {}
+    for tree in trees:
+        place = tree["dest"]
+        while not os.path.isdir(place):
+            place = os.path.dirname(place)
+        size = sum(tree["manifest"][name][0] for name in state[tree["dest"]]["missing"])
+        device = os.stat(place).st_dev
+        need[device] = (need.get(device, (0, ""))[0] + size, place)
+    for size, place in need.values():
+        free = shutil.disk_usage(place).free
+        # The archive waits in the remote temporary folder while it is unpacked, so twice the size is needed.
+        if free < 2 * size:
+            module.fail_json(
+                msg="push_tree: %d MiB are missing below %s, which has %d MiB free, and twice the size is needed while "
+                "the archive is unpacked; free some room or choose another folder" % (size >> 20, place, free >> 20)
+            )
+
+
+def main():
+    """Entry point of the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "trees": {
+                "type": "list",
+                "elements": "dict",
+                "required": True,
+                "options": {
+                    "src": {"type": "path", "required": True},
+                    "dest": {"type": "path", "required": True},
+                    # Set by the action plugin: relative path -> [bytes, SHA-256].
+                    "manifest": {"type": "dict", "required": True},
+                },
+            },
+            "owner": {"type": "str", "default": "root"},
+            "group": {"type": "str", "default": "root"},
+            "verify": {"type": "str", "choices": ["size", "sha256"], "default": "size"},
+            "prune": {"type": "bool", "default": True},
+            # Set by the action plugin on its second call.
+            "archive": {"type": "path"},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    trees = params["trees"]
+    state, size = {}, 0
+    for tree in trees:
+        missing, extra = compare(tree["dest"], tree["manifest"], params["verify"])
+        state[tree["dest"]] = {"missing": missing, "extra": extra if params["prune"] else []}
+        size += sum(tree["manifest"][name][0] for name in missing)
+    result = {"trees": state, "bytes": size, "changed": any(t["missing"] or t["extra"] for t in state.values())}
+    if not params["archive"] and any(t["missing"] for t in state.values()):
+        # First call: tell the controller what to send.
+        check_room(module, trees, state)
+        module.exit_json(**result)
+    if module.check_mode or not result["changed"]:
+        module.exit_json(**result)
+    os.umask(0o022)
+    try:
+        for tree in trees:
+            os.makedirs(tree["dest"], exist_ok=True)
+        if params["archive"]:
+            unpack(module, params["archive"], trees, state)
+        for tree in trees:
+            changes = state[tree["dest"]]
+            if changes["missing"] or changes["extra"]:
+                finish(module, tree["dest"], tree["manifest"], changes["extra"])
+    except (OSError, tarfile.TarError) as exc:
+        module.fail_json(msg="push_tree: %s; run again to go on where it stopped" % exc)
     module.exit_json(**result)
 
 
