@@ -1,0 +1,341 @@
+"""From a node's topology and its instances to files, units and the words that a playbook says about them.
+
+Each function takes and returns plain lists and dictionaries, as Ansible's filters pass them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from instinct_fleet import binding, serve_args
+from instinct_fleet.api import as_topology, unit_from_json
+from instinct_fleet.instances import InstancesError, parse_instances
+from instinct_fleet.model import to_json
+from instinct_fleet.placement import place
+
+#: vLLM's workers get 30 s to free their VRAM (VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS); systemd must wait longer than
+#: the drain and that together before it kills what is left.
+TEARDOWN_SECONDS = 60
+
+
+def instance_problems(instances: Any) -> list[str]:
+    """Return what is wrong with a list of instances, one line each; empty when all is well."""
+    try:
+        parse_instances(instances)
+    except InstancesError as exc:
+        return str(exc).splitlines()
+    return []
+
+
+def systemd_argv(argv: Iterable[str]) -> str:
+    """Write an argv as systemd reads it: quoted where needed, with its ``%`` and ``$`` taken literally."""
+    return " ".join(_systemd_word(word).replace("$", "$$") for word in argv)
+
+
+def _systemd_word(word: str) -> str:
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"' if not word or set(word) & set(" \t\"'\\;") else escaped
+
+
+def client_address(host: str) -> str:
+    """Return the address at which a server that listens on ``host`` is asked from its own node."""
+    if host in ("0.0.0.0", ""):  # noqa: S104 - compared, not bound
+        return "127.0.0.1"
+    if host == "::":
+        return "[::1]"
+    return f"[{host}]" if ":" in host else host
+
+
+def serve_plan(
+    topology: Any,
+    *,
+    instances: Any,
+    vllm_version: str,
+    vllm_path: str,
+    config_dir: str,
+    numactl_path: str,
+    start_timeout: int,
+    with_key: bool,
+) -> dict[str, Any]:
+    """Return what a node runs: ``units`` with all that the role writes and checks, and placement's ``findings``.
+
+    Each unit has the fields of :class:`instinct_fleet.model.Unit` and: ``unit`` the systemd name, ``config_path`` and
+    ``config`` (the text of ``--config``), ``exec_start`` and ``exec_ready`` (systemd command lines), ``command`` (the
+    argv), ``environment_lines``, ``key_path`` (or None), ``url``, ``start_timeout`` and ``stop_timeout`` in seconds,
+    and ``question`` for the check after the start.
+    """
+    wanted = {i.name: i for i in parse_instances(instances)}
+    result = place(as_topology(topology), list(wanted.values()), vllm_version=vllm_version)
+    units = []
+    for unit in result.units:
+        instance = wanted[unit.instance]
+        config_path = f"{config_dir}/{unit.instance}.yaml"
+        key_path = f"{config_dir}/{unit.instance}.key" if with_key else None
+        url = f"http://{client_address(unit.host)}:{unit.port}"
+        command = serve_args.command_line(
+            instance, unit, config_path=config_path, vllm_path=vllm_path, numactl_path=numactl_path
+        )
+        config = serve_args.render_config(instance, unit, vllm_version=vllm_version)
+        ready = ["/usr/bin/curl", "--silent", "--fail", "--output", "/dev/null", "--noproxy", "*", "--max-time", "10"]
+        ready += ["--retry", "100000", "--retry-delay", "2", "--retry-connrefused", "--retry-all-errors"]
+        ready += ["--retry-max-time", str(start_timeout), f"{url}/health"]
+        test = instance.smoke_test
+        units.append(
+            {
+                **to_json(unit),
+                "unit": binding.unit_name(unit),
+                "config_path": config_path,
+                "config": yaml.safe_dump(config, sort_keys=False, default_flow_style=False, width=1000),
+                "command": list(command),
+                "exec_start": systemd_argv(command),
+                "exec_ready": systemd_argv(ready),
+                "environment_lines": [_systemd_assignment(k, v) for k, v in sorted(unit.env.items())],
+                "key_path": key_path,
+                "url": url,
+                "start_timeout": start_timeout,
+                "stop_timeout": instance.shutdown_timeout + TEARDOWN_SECONDS,
+                "question": {
+                    "name": unit.instance,
+                    "url": url,
+                    "model": instance.api_model_name,
+                    **({"question": test.question, "answer": test.answer} if test else {}),
+                    "key_file": key_path,
+                },
+            }
+        )
+    return {"units": units, "findings": to_json(result.findings)}
+
+
+def _systemd_assignment(name: str, value: str) -> str:
+    escaped = f"{name}={value}".replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"'
+
+
+def serve_files(
+    plan: Mapping[str, Any],
+    *,
+    config_dir: str,
+    user: str,
+    groups: Sequence[str],
+    api_key: str | None = None,
+    surplus: Sequence[str] = (),
+) -> list[dict[str, Any]]:
+    """Return the managed files of a node's instances.
+
+    Every file of an instance is guarded by its unit: with Restart=always a changed file would take effect at the next
+    crash, at a time that nobody chose.
+    """
+    files: list[dict[str, Any]] = [{"dest": config_dir, "state": "directory", "mode": "0755"}]
+    for unit in plan["units"]:
+        guarded = {"notify": [unit["unit"]], "guard_unit": unit["unit"]}
+        files.append({"dest": unit["config_path"], "content": unit["config"], "mode": "0644", **guarded})
+        if unit["key_path"]:
+            content = f"VLLM_API_KEY={_key(api_key)}\n"
+            files.append({"dest": unit["key_path"], "content": content, "mode": "0600", "secret": True, **guarded})
+        else:
+            files.append({"dest": f"{config_dir}/{unit['instance']}.key", "state": "absent", "mode": "0600", **guarded})
+        files.append(
+            {
+                "dest": f"/etc/systemd/system/{unit['unit']}",
+                "template": "vllm-instance.service.j2",
+                "vars": {"unit": dict(unit), "user": user, "groups": list(groups)},
+                "mode": "0644",
+                "validate": "systemd-analyze verify --recursive-errors=no %s",
+                **guarded,
+            }
+        )
+    for name in surplus:
+        instance = name.removeprefix("vllm-").removesuffix(".service")
+        for path in (f"/etc/systemd/system/{name}", f"{config_dir}/{instance}.yaml", f"{config_dir}/{instance}.key"):
+            files.append({"dest": path, "state": "absent", "mode": "0644", "notify": ["removed"]})
+    return files
+
+
+def _key(api_key: str | None) -> str:
+    """Refuse a key that an environment file cannot carry. The message never holds the key."""
+    key = str(api_key or "")
+    if not key.strip() or any(c in key for c in "\n\r\0\"'\\$`# \t"):
+        raise ValueError(
+            "vllm_serve_api_key is empty or holds a quote, backslash, dollar, number sign or white space, which the "
+            "unit's environment file cannot carry; expected letters, digits and punctuation such as - _ . ~ + / ="
+        )
+    return key
+
+
+def surplus_units(states: Mapping[str, Any], wanted: Sequence[str]) -> list[str]:
+    """Return the units of instances on the node that nobody asks for any more."""
+    return sorted(
+        name
+        for name, state in states.items()
+        if name not in wanted and name.startswith("vllm-") and state and state.get("LoadState") == "loaded"
+    )
+
+
+def running_units(states: Mapping[str, Any], changed: Sequence[str]) -> list[str]:
+    """Return the units that run, or try to, among those whose files changed."""
+    return sorted(
+        name
+        for name in changed
+        if (states.get(name) or {}).get("ActiveState") in ("active", "activating", "reloading", "deactivating")
+    )
+
+
+def units_to_start(states: Mapping[str, Any], wanted: Sequence[str], *, changed: Sequence[str] = ()) -> list[str]:
+    """Return the units that are not enabled and active yet, or whose files changed."""
+    waiting = []
+    for name in wanted:
+        state = states.get(name) or {}
+        good = state.get("ActiveState") == "active" and state.get("UnitFileState") == "enabled"
+        if not good or name in changed:
+            waiting.append(name)
+    return waiting
+
+
+def units_settled(states: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """Tell whether waiting longer is of no use: each unit is ready, or its start has failed."""
+    for name in names:
+        state = states.get(name) or {}
+        # auto-restart: the start failed and systemd waits before it tries again, which would hide the failure.
+        failed = state.get("ActiveState") == "failed" or state.get("SubState") == "auto-restart"
+        if state.get("ActiveState") != "active" and not failed:
+            return False
+    return True
+
+
+def running_findings(plan: Mapping[str, Any], states: Mapping[str, Any], *, user: str) -> list[dict[str, Any]]:
+    """Return where the running processes of a node differ from the plan."""
+    found: list[dict[str, Any]] = []
+    fields = {"instance", "gpus", "hip_visible_devices", "numa_nodes", "cpus", "numactl", "numa_bind_args", "env"}
+    fields |= {"host", "port", "vllm_port", "tensor_parallel_size", "pipeline_parallel_size", "reasons"}
+    for unit in plan["units"]:
+        planned = unit_from_json({k: v for k, v in unit.items() if k in fields})
+        found.extend(to_json(binding.verify(planned, states.get(unit["unit"]), service_user=user)))
+    return found
+
+
+def verify_failure_text(
+    result: Mapping[str, Any], *, host: str, units: Mapping[str, Any], journal: str = ""
+) -> str:
+    """Say why an instance is not served as planned, with the state of the units and what they logged last."""
+    lines = [f"{host}: {str(result.get('msg') or 'the instances are not served as planned').strip()}"]
+    for name, state in sorted(units.items()):
+        state = state or {}
+        lines.append(
+            f"{name} is {state.get('ActiveState', 'unknown')} ({state.get('SubState', 'unknown')}), result "
+            f"{state.get('Result', 'unknown')}, restarted {state.get('NRestarts', '?')} times"
+        )
+    text = journal.strip()
+    if text:
+        lines.append("The last lines of the journal:")
+        lines.extend(text.splitlines()[-25:])
+    return "\n".join(lines)
+
+
+def _rejected(findings: Sequence[Mapping[str, Any]], *, accept_unknown: bool) -> list[Mapping[str, Any]]:
+    severities = ("error",) if accept_unknown else ("error", "unknown")
+    return [f for f in findings if f["severity"] in severities]
+
+
+def rejects(findings: Sequence[Mapping[str, Any]], *, accept_unknown: bool) -> list[Mapping[str, Any]]:
+    """Return the findings that stop: errors, and unknowns unless they are accepted."""
+    return _rejected(findings, accept_unknown=accept_unknown)
+
+
+def rejection_text(findings: Sequence[Mapping[str, Any]], *, host: str, policy: str) -> str:
+    """Say what stops a host, one finding a line, with what mends it."""
+    stopping = [f for f in findings if f["severity"] in ("error", "unknown")]
+    lines = [f"{host} is not accepted ({policy}): {len(stopping)} finding{'s' if len(stopping) != 1 else ''}."]
+    for item in stopping:
+        lines.append(f"[{item['severity']}] {item['subject']}: {item['message']} ({item['code']})")
+        lines.append(f"    To mend it: {item['remedy']}")
+    return "\n".join(lines)
+
+
+def unknown_inputs_text(names: Sequence[str], *, host: str) -> str:
+    """Say which variables no role knows."""
+    return (
+        f"{host}: {', '.join(names)} {'is' if len(names) == 1 else 'are'} not an input of the role. "
+        "Correct the spelling; the inputs are in the role's meta/argument_specs.yml"
+    )
+
+
+def missing_packages(names: Sequence[str], probe: Mapping[str, Any]) -> list[str]:
+    """Return the packages that are not installed, or that were not asked about."""
+    installed = probe.get("packages") or {}
+    return [name for name in names if not installed.get(name)]
+
+
+def missing_groups(names: Sequence[str], probe: Mapping[str, Any]) -> list[str]:
+    """Return the groups that the node does not have."""
+    known = (probe.get("access") or {}).get("group_ids") or {}
+    return [name for name in names if known.get(name) is None]
+
+
+def runtime_mismatch(said: str, runtime: Mapping[str, Any]) -> list[str]:
+    """Return where an installed release differs from its pin, given what its Python said as JSON.
+
+    The CUDA wheel slips in where an index offers it first; ``torch.version.hip`` and ``.cuda`` tell (vLLM issue 44660).
+    """
+    try:
+        seen = yaml.safe_load(said)
+        version, torch, hip, cuda = (seen[key] for key in ("vllm", "torch", "hip", "cuda"))
+    except (yaml.YAMLError, KeyError, TypeError):
+        return [f"the installed release said {said[:200]!r}, expected a JSON object with vllm, torch, hip and cuda"]
+    problems = []
+    if str(version).split("+", 1)[0] != runtime["vllm"]:
+        problems.append(f"vLLM is {version}, expected {runtime['vllm']}")
+    if runtime["accelerator"] == "rocm" and not hip:
+        problems.append(f"torch {torch} is not a ROCm build (torch.version.hip is empty): a CUDA or CPU wheel was taken")
+    if runtime["accelerator"] == "cpu" and (hip or cuda):
+        problems.append(f"torch {torch} is built for a GPU, expected the CPU build")
+    return problems
+
+
+def model_trees(models: Sequence[Mapping[str, Any]], *, root: str) -> list[dict[str, str]]:
+    """Return source and destination of each model that is brought from the controller."""
+    return [{"src": m["source"], "dest": f"{root}/{m['name']}"} for m in models]
+
+
+def serving_rows(plan: Mapping[str, Any], *, host: str) -> list[dict[str, Any]]:
+    """Return one row for each instance of a host, for the table at the end of a run."""
+    return [
+        {
+            "host": host,
+            "instance": unit["instance"],
+            "gpus": ",".join(map(str, unit["gpus"])),
+            "numa": ",".join(map(str, unit["numa_nodes"])) or "unknown",
+            "numactl": " ".join(unit["numactl"]) or "(none)",
+            "url": unit["url"],
+            "model": unit["question"]["model"],
+            "question": unit["question"].get("question") or "Hello",
+            "with_key": bool(unit["key_path"]),
+        }
+        for unit in plan["units"]
+    ]
+
+
+def serving_table(rows: Sequence[Mapping[str, Any]], *, simulated: bool = False) -> str:
+    """Draw the table of what is served, and a curl line for the first instance that works when pasted."""
+    if not rows:
+        return "No instance is served: vllm_serve_instances is empty."
+    columns = ("host", "instance", "gpus", "numa", "numactl", "url")
+    titles = ("HOST", "INSTANCE", "GPUS", "NUMA", "NUMACTL", "URL")
+    widths = [
+        max(len(title), *(len(str(row[column])) for row in rows))
+        for column, title in zip(columns, titles, strict=True)
+    ]
+    lines = ["  ".join(title.ljust(width) for title, width in zip(titles, widths, strict=True)).rstrip()]
+    for row in rows:
+        cells = (str(row[column]).ljust(width) for column, width in zip(columns, widths, strict=True))
+        lines.append("  ".join(cells).rstrip())
+    first = rows[0]
+    question = str(first["question"]).replace("\\", "\\\\").replace('"', '\\"').replace("'", "'\\''")
+    key = ' -H "Authorization: Bearer $VLLM_API_KEY"' if first["with_key"] else ""
+    body = f'{{"model": "{first["model"]}", "messages": [{{"role": "user", "content": "{question}"}}], "temperature": 0}}'
+    lines += ["", f"curl -s {first['url']}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'"]
+    if simulated:
+        lines += ["", "Simulated hardware: the GPU tools are replayed; vLLM, systemd and numactl are real."]
+    return "\n".join(lines)
