@@ -79,10 +79,11 @@ def failed_gpu(profile: Profile) -> str | None:
 
 
 def driven_gpus(profile: Profile) -> list[int]:
-    """Return the logical GPUs that the driver has, in order."""
+    """Return the logical GPUs that the driver has, in the order of KFD and of the ROCm runtime (the HIP numbers)."""
     if "no_driver" in profile.faults:
         return []
-    return [gpu for gpu in range(profile.count) if profile.physical[gpu] != failed_gpu(profile)]
+    order = sorted(range(profile.count), key=lambda gpu: profile.hip_ids[gpu] if profile.hip_ids else gpu)
+    return [gpu for gpu in order if profile.physical[gpu] != failed_gpu(profile)]
 
 
 def devices(profile: Profile) -> Iterator[Device]:
