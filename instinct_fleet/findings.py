@@ -1,0 +1,741 @@
+"""Every finding that this project makes, in one table: what it means, how bad it is, what mends it.
+
+``docs/findings.md`` is generated from :data:`CODES` by ``python -m instinct_fleet.docs``. Codes are stable: an alert,
+an exception list or a runbook may rely on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from instinct_fleet.model import Finding, Severity
+
+Area = Literal["collection", "topology", "host", "fabric", "placement", "instance", "binding"]
+
+#: Heading and introduction of each area in docs/findings.md, in the order in which they appear there.
+AREAS: dict[Area, tuple[str, str]] = {
+    "collection": (
+        "Collection",
+        "Something could not be read. It says nothing about the node, and nothing good either: what was not read is "
+        "unknown.",
+    ),
+    "topology": ("Topology", "The GPUs, the paths between them and the NUMA nodes, against the policy of the node."),
+    "host": ("Host", "The machine around the GPUs: driver, rights, kernel command line, environment, memory."),
+    "fabric": ("Fabric bandwidth", "The measured bandwidth of RCCL, against the floor of the policy."),
+    "placement": ("Placement", "Which instance got which GPUs, and what could not be placed or bound."),
+    "instance": ("Instance", "The inputs of one instance, where they are allowed but unwise."),
+    "binding": ("Binding", "What a running unit really uses, against what placement planned for it."),
+}
+
+
+@dataclass(frozen=True)
+class Code:
+    """One kind of finding. ``severity`` is the default; a policy may raise or lower it."""
+
+    area: Area
+    severity: Severity
+    title: str
+    explanation: str
+    remedy: str
+
+
+def _codes() -> dict[str, Code]:
+    """Return the table. Kept as a function so that each area reads as one block."""
+    collection = {
+        "not_collected": Code(
+            "collection",
+            "info",
+            "Not asked of the tool that was read",
+            "A rule of the policy needs a fact that nobody collected. A single capture is judged by what its tool can "
+            "show, so there it is for information; in a full bundle of `node_probe` the fact is missing, so it is "
+            "`unknown`.",
+            "Run the command that the message names, or collect the node with `node_probe`.",
+        ),
+        "collect_tool_missing": Code(
+            "collection",
+            "unknown",
+            "A tool is not installed",
+            "The tool was found neither on PATH nor in ROCm's folders. Where another source showed the same facts it "
+            "is a warning.",
+            "Install it with role `rocm` (`amd-smi-lib`, `rocm-smi-lib`, `rocminfo`, `pciutils`, `numactl`), or name "
+            "its folder in `tool_paths` of `node_probe`.",
+        ),
+        "collect_timeout": Code(
+            "collection",
+            "unknown",
+            "A tool did not end in time",
+            "A tool that hangs mostly waits for a GPU or for the driver.",
+            "Look at `dmesg` for amdgpu messages; run the command by hand; raise `timeout` of `node_probe` only when "
+            "it ends by itself.",
+        ),
+        "collect_unexpected": Code(
+            "collection",
+            "unknown",
+            "A section of the bundle is missing or has an unexpected form",
+            "The document is not what `node_probe` of this schema returns, so that part could not be judged.",
+            "Collect the node again with the `node_probe` of this version.",
+        ),
+        "sources_disagree": Code(
+            "collection",
+            "unknown",
+            "Two tools say different things",
+            "The sources are cross-checked. Where two of them differ, neither is believed until a person looked.",
+            "Run both commands again by hand; a tool of another ROCm release than the driver is the usual cause "
+            "(`amd-smi version`).",
+        ),
+        "sources_disagree_advisory": Code(
+            "collection",
+            "warning",
+            "Two tools differ in a figure that gates nothing",
+            "Weights, hops, bandwidths and names are printed differently by releases. The figure of the more trusted "
+            "source is used.",
+            "None needed; compare the versions of the tools when it is unexpected.",
+        ),
+        "collect_changed_meanwhile": Code(
+            "collection",
+            "unknown",
+            "The topology changed while it was read",
+            "KFD's generation number was another one after reading than before it: a GPU was reset, partitioned or "
+            "removed meanwhile.",
+            "Collect again when no partition change, driver reload or GPU reset runs.",
+        ),
+        "simulated_hardware": Code(
+            "collection",
+            "info",
+            "The GPUs are simulated",
+            "The node says of itself that its GPUs are replayed. Nothing here says anything about real hardware.",
+            "None needed on a test bench; on a real node remove `/etc/instinct-fleet-simulated`.",
+        ),
+    }
+    topology = {
+        "gpu_count": Code(
+            "topology",
+            "error",
+            "Wrong number of GPUs",
+            "Expected are physical GPUs times partitions of the declared mode.",
+            "Compare `lspci -d 1002:` with `amd-smi list` and read `dmesg` for amdgpu probe errors; correct "
+            "`topology_policy` or `topology_policy_overrides.physical_gpus` if the node is meant to be so.",
+        ),
+        "gpu_partition_missing": Code(
+            "topology",
+            "warning",
+            "One partition has no device node",
+            "With 64 partitions the DRM subsystem runs out of device numbers when another graphics driver (the BMC's "
+            "`ast`) holds one. The GPUs are whole; one partition cannot be used.",
+            "Blacklist the BMC's driver (`modprobe.blacklist=ast`) or leave that partition out.",
+        ),
+        "gpu_model": Code(
+            "topology",
+            "error",
+            "A GPU of another model",
+            "The PCI device id is not one that the policy names.",
+            "Set `topology_policy` to the model that the node has, or replace the odd GPU.",
+        ),
+        "gpu_model_unknown": Code(
+            "topology",
+            "unknown",
+            "Device id of a GPU not known",
+            "Without it nobody can say whether the GPU is what the policy is about.",
+            "Read `/sys/bus/pci/devices/<address>/device` or `amd-smi static --asic`.",
+        ),
+        "gpu_arch": Code(
+            "topology",
+            "error",
+            "Wrong gfx target",
+            "Code objects are built for one gfx target. A GPU that reports another one cannot run them.",
+            "Remove `HSA_OVERRIDE_GFX_VERSION` wherever it is set; check `rocminfo | grep gfx` against the policy.",
+        ),
+        "gpu_arch_unknown": Code(
+            "topology",
+            "unknown",
+            "gfx target not known",
+            "Neither rocminfo nor KFD told the gfx target of the GPU.",
+            "Run `rocminfo` as root; check that the driver is bound to the GPU.",
+        ),
+        "gpu_address_duplicate": Code(
+            "topology",
+            "unknown",
+            "Two GPUs with one PCI address",
+            "ROCm before 6.1 prints one address for several partitions. GPUs cannot be told apart by it.",
+            "Update ROCm to 6.1 or later.",
+        ),
+        "gpu_index_order": Code(
+            "topology",
+            "info",
+            "The tool's GPU numbers do not follow PCI addresses",
+            "GPUs are numbered here in PCI address order; the tool numbers them in another one. Each is named by its "
+            "address.",
+            "None needed; do not copy the tool's numbers into `gpus` of an instance.",
+        ),
+        "hip_id_assumed": Code(
+            "topology",
+            "warning",
+            "HIP number assumed",
+            "`HIP_VISIBLE_DEVICES` takes the order of the ROCm runtime, which neither rocminfo nor KFD told. It is "
+            "assumed to be the PCI address order, which holds on most machines but not on all.",
+            "Install `rocminfo`, or collect with `amd-smi list -e`.",
+        ),
+        "link_not_xgmi": Code(
+            "topology",
+            "error",
+            "A pair is not connected by XGMI",
+            "On this model the pair must have an XGMI link. Over PCIe a collective runs at a fraction of its speed.",
+            "Power-cycle the node; look at `amd-smi xgmi -l` for a link that is down and report the baseboard if it "
+            "stays; take the node out of service meanwhile.",
+        ),
+        "link_unknown": Code(
+            "topology",
+            "unknown",
+            "The path between two GPUs is not known",
+            "The tool printed N/A, XXXX or nothing for the pair.",
+            "Run `amd-smi topology` as root and read its stderr; update ROCm if a release cannot read the link.",
+        ),
+        "link_not_accessible": Code(
+            "topology",
+            "error",
+            "No peer access between two GPUs",
+            "The driver does not allow one GPU to read the other's memory, so RCCL copies through the host.",
+            "Check `iommu=pt`, ACS, large BAR in the BIOS and CONFIG_HSA_AMD_P2P of the kernel.",
+        ),
+        "link_access_unknown": Code(
+            "topology",
+            "unknown",
+            "Peer access between two GPUs not known",
+            "The tool printed N/A or nothing for the pair.",
+            "Run `amd-smi topology -a` as root.",
+        ),
+        "link_weight": Code(
+            "topology",
+            "info",
+            "Unusual link weight",
+            "A weight is the driver's estimate, and releases differ. It gates nothing.",
+            "None needed when the type of the link is right.",
+        ),
+        "link_bandwidth": Code(
+            "topology",
+            "info",
+            "Unusual or no bandwidth figure",
+            "The figure is a constant of the driver, 0-0 between partitions and on some releases. It gates nothing.",
+            "Measure with role `rccl_check` instead.",
+        ),
+        "hive_shape": Code(
+            "topology",
+            "error",
+            "The XGMI groups have the wrong size",
+            "The policy says how many GPUs share one XGMI group.",
+            "See the pairs that are not XGMI; correct `topology_policy` if the node is another model.",
+        ),
+        "xgmi_link_down": Code(
+            "topology",
+            "error",
+            "An XGMI link is down",
+            "`amd-smi xgmi -l` shows D for the link. X (disabled, or the GPU itself) is normal.",
+            "Power-cycle the node; if it stays down, the GPU or baseboard needs service.",
+        ),
+        "xgmi_status_unknown": Code(
+            "topology",
+            "unknown",
+            "XGMI link status not known",
+            "The tool printed N/A, as it does in virtual machines, or could not be read.",
+            "Run `amd-smi xgmi -l` as root on the host. On a guest add `link_status` to "
+            "`topology_policy_overrides.optional`.",
+        ),
+        "xgmi_errors_uncorrectable": Code(
+            "topology",
+            "error",
+            "Uncorrectable errors on XGMI",
+            "The XGMI_WAFL block of RAS counted errors that could not be corrected.",
+            "Take the node out of service, reset the GPUs; replace the part if the counter rises again.",
+        ),
+        "xgmi_errors_correctable": Code(
+            "topology",
+            "warning",
+            "Correctable errors on XGMI",
+            "The XGMI_WAFL block of RAS counted errors that were corrected. A rising counter precedes a link that "
+            "goes down.",
+            "Watch the counter; plan service when it rises.",
+        ),
+        "xgmi_errors_unknown": Code(
+            "topology",
+            "unknown",
+            "XGMI error counters not known",
+            "The XGMI_WAFL counters are N/A. sysfs `xgmi_error` gives EINVAL on gfx942, so there is no other source.",
+            "Run `amd-smi metric --ecc-blocks` as root. On a guest add `ecc` to `topology_policy_overrides.optional`.",
+        ),
+        "gpu_numa_unknown": Code(
+            "topology",
+            "unknown",
+            "NUMA node of a GPU not known",
+            "The kernel says -1 (ROCm up to 5.7 prints 4294967295). Nothing can be bound by it.",
+            "Enable NUMA in the BIOS (`ACPI SRAT`), or pass the NUMA topology to the guest.",
+        ),
+        "gpu_numa_not_on_host": Code(
+            "topology",
+            "error",
+            "A GPU names a NUMA node that the host does not have",
+            "A binding to it would fail at start.",
+            "Check `numactl -H`; the BIOS tables and the kernel's view differ: update the BIOS.",
+        ),
+        "gpu_numa_mismatch": Code(
+            "topology",
+            "warning",
+            "Nearest NUMA node and affinity differ",
+            "KFD's nearest CPU node is not the kernel's `numa_node` of the PCI device. It can be right on MI300A and "
+            "in virtual machines; elsewhere the BIOS tables are wrong. `numa_node` is used.",
+            "Update the BIOS; compare `cat /sys/bus/pci/devices/<address>/numa_node` with `rocm-smi --showtoponuma`.",
+        ),
+        "gpu_numa_spread": Code(
+            "topology",
+            "warning",
+            "GPUs are not spread over the NUMA nodes as expected",
+            "The model's baseboard connects a fixed number of GPUs to each socket.",
+            "Check the BIOS setting NPS and that all NUMA nodes have memory.",
+        ),
+        "numa_nodes_unknown": Code(
+            "topology",
+            "unknown",
+            "NUMA nodes of the host not known",
+            "sysfs shows no NUMA node, or no CPUs of one.",
+            "Check `ls /sys/devices/system/node` and CONFIG_NUMA of the kernel.",
+        ),
+        "partition_mode": Code(
+            "topology",
+            "error",
+            "Partition mode is not the declared one",
+            "Compute mode (SPX, DPX, QPX, CPX) or memory mode (NPS1, NPS2, NPS4) differ from the policy.",
+            "`amd-smi set --compute-partition <mode>` / `--memory-partition <mode>` on an idle node, or declare the "
+            "mode in `topology_policy_overrides.compute_partition` / `.memory_partition`.",
+        ),
+        "partition_invalid": Code(
+            "topology",
+            "error",
+            "Compute and memory mode do not go together",
+            "SPX with NPS4, for example, is not a valid pair.",
+            "Set a valid pair: SPX+NPS1, DPX+NPS1 or NPS2, QPX+NPS1, CPX+NPS1 or NPS4.",
+        ),
+        "partition_unknown": Code(
+            "topology",
+            "unknown",
+            "Partition mode not known",
+            "The mode is N/A, as amd-smi says without root.",
+            "Run `amd-smi partition` as root, or read `current_compute_partition` in sysfs.",
+        ),
+    }
+    host = {
+        "driver_not_loaded": Code(
+            "host",
+            "error",
+            "amdgpu is not loaded",
+            "No GPU can be used without the driver.",
+            "`modprobe amdgpu`, then role `rocm`; remove `modprobe.blacklist=amdgpu` from the kernel command line "
+            "unless something loads the driver later.",
+        ),
+        "gpu_without_driver": Code(
+            "host",
+            "error",
+            "A GPU in the PCI tree has no driver",
+            "The GPU is in its slot but amdgpu did not take it, so every tool shows one GPU less and renumbers the "
+            "rest.",
+            "Read `dmesg | grep -i amdgpu` for the address; power-cycle; replace the GPU if it stays.",
+        ),
+        "gpus_hidden": Code(
+            "host",
+            "error",
+            "GPUs hidden from the ROCm runtime",
+            "rocminfo shows fewer GPUs than the driver has. Only `ROCR_VISIBLE_DEVICES` (or a container's device "
+            "rules) does that; amd-smi, rocm-smi and lspci do not follow it.",
+            "Remove `ROCR_VISIBLE_DEVICES` from the files named; select GPUs with `HIP_VISIBLE_DEVICES` of each unit.",
+        ),
+        "env_hsa_override": Code(
+            "host",
+            "error",
+            "HSA_OVERRIDE_GFX_VERSION is set",
+            "It makes the runtime report another gfx target. Kernels built for the real one then fail or compute "
+            "wrongly. It is a workaround for consumer GPUs, never right on Instinct.",
+            "Remove the line from the file named.",
+        ),
+        "env_rocr_visible_devices": Code(
+            "host",
+            "warning",
+            "ROCR_VISIBLE_DEVICES is set",
+            "vLLM maps GPUs to physical numbers by HIP_VISIBLE_DEVICES only; with this variable its NUMA and memory "
+            "queries ask other GPUs.",
+            "Remove the line from the file named; units select their GPUs themselves.",
+        ),
+        "env_visible_devices": Code(
+            "host",
+            "warning",
+            "A GPU selection is set for the whole system",
+            "A unit that selects other GPUs than the system does fails at import, or sees fewer GPUs.",
+            "Remove the line from the file named; units select their GPUs themselves.",
+        ),
+        "kfd_missing": Code(
+            "host",
+            "error",
+            "/dev/kfd is absent",
+            "Without it no compute is possible.",
+            "Load amdgpu; in a container pass `--device /dev/kfd`.",
+        ),
+        "device_access": Code(
+            "host",
+            "error",
+            "The service user may not use a device node",
+            "The user can neither read nor write it, and vLLM says `No HIP GPUs are available`.",
+            "Add the user to the groups that own the nodes: `usermod -aG render,video <user>`; role `vllm_serve` does.",
+        ),
+        "device_access_unknown": Code(
+            "host",
+            "unknown",
+            "Rights on the device nodes not known",
+            "No device node could be examined.",
+            "Collect as root.",
+        ),
+        "service_user_absent": Code(
+            "host",
+            "info",
+            "The service user does not exist yet",
+            "Its rights cannot be judged before role `vllm_runtime` creates it.",
+            "None needed before the first deployment; else create it or correct `vllm_user`.",
+        ),
+        "iommu_not_passthrough": Code(
+            "host",
+            "error",
+            "iommu=pt is missing",
+            "DMA between GPUs through a translating IOMMU makes RCCL hang or lose bandwidth.",
+            "Role `node_tuning` adds `iommu=pt`; a reboot is needed (`node_tuning_reboot_allowed: true`).",
+        ),
+        "cmdline_missing": Code(
+            "host",
+            "warning",
+            "A recommended kernel option is missing",
+            "AMD's tuning guide of the model names it.",
+            "Role `node_tuning` adds it; a reboot is needed (`node_tuning_reboot_allowed: true`).",
+        ),
+        "numa_balancing_on": Code(
+            "host",
+            "warning",
+            "Automatic NUMA balancing is on",
+            "The kernel unmaps pages to see who uses them, and GPUs stall until it is done.",
+            "`sysctl -w kernel.numa_balancing=0`; role `node_tuning` keeps it.",
+        ),
+        "host_nps": Code(
+            "host",
+            "warning",
+            "More than one NUMA node a socket",
+            "AMD recommends NPS1 for serving on this model: with more nodes an instance spans them.",
+            "Set NPS1 in the BIOS.",
+        ),
+        "pcie_link_degraded": Code(
+            "host",
+            "error",
+            "PCIe link slower or narrower than the GPU's",
+            "Model loading and host copies run at a fraction of the speed, and the cause (a bad riser, a dirty "
+            "contact) tends to get worse.",
+            "Reseat the GPU or the riser, power-cycle, check the BIOS setting of the slot's generation.",
+        ),
+        "pcie_link_unknown": Code(
+            "host",
+            "unknown",
+            "PCIe link of a GPU not known",
+            "Neither sysfs nor lspci told speed and width.",
+            "Run `lspci -vv` as root.",
+        ),
+        "pcie_fatal_error": Code(
+            "host",
+            "error",
+            "A GPU's PCIe device reports a fatal error",
+            "`FatalErr+` in the device status.",
+            "Power-cycle the node; look at the BMC's log; replace the GPU if it comes back.",
+        ),
+        "acs_on": Code(
+            "host",
+            "warning",
+            "ACS redirects peer traffic",
+            "Where GPUs reach each other over PCIe, access control services on a bridge send every transfer up to the "
+            "root complex. XGMI traffic is not affected.",
+            "Switch ACS off in the BIOS on a host without virtual machines, or clear it at boot with setpci.",
+        ),
+        "acs_unknown": Code(
+            "host",
+            "info",
+            "ACS not known",
+            "GPUs reach each other over PCIe, and whether bridges redirect that traffic could not be read.",
+            "Run `lspci -vv` as root and look for ACSCtl of the bridges.",
+        ),
+        "vram_leaked": Code(
+            "host",
+            "error",
+            "VRAM in use without a process",
+            "After a GPU hang or a killed worker memory can stay allocated; a new instance then does not fit.",
+            "Reset the GPU (`amd-smi reset -g <index>`) when it is idle, else reboot the node.",
+        ),
+        "vram_unknown": Code(
+            "host",
+            "unknown",
+            "VRAM use or its processes not known",
+            "Whether memory is held by nobody could not be judged.",
+            "Run `amd-smi metric -m` and `amd-smi process` as root.",
+        ),
+    }
+    fabric = {
+        "rccl_wrong_results": Code(
+            "fabric",
+            "error",
+            "A collective computed wrong results",
+            "#wrong is above 0. Speed does not matter then.",
+            "Take the node out of service; check ECC counters and the RCCL version.",
+        ),
+        "rccl_bandwidth_low": Code(
+            "fabric",
+            "error",
+            "RCCL bus bandwidth below the floor",
+            "In-place bus bandwidth at the largest size, which must be large enough to be the plateau.",
+            "See the signature that the message names; check iommu=pt, link types and the RCCL release.",
+        ),
+        "rccl_no_floor": Code(
+            "fabric",
+            "warning",
+            "No published floor for this number of GPUs",
+            "The figure is shown against the links times the usable rate of one, and gates nothing.",
+            "Set `rccl_floors` in `topology_policy_overrides` from a measurement of a good node.",
+        ),
+        "rccl_not_judged": Code(
+            "fabric",
+            "unknown",
+            "The RCCL run cannot be judged",
+            "No in-place row, results not checked (`-c 0`), or only small sizes.",
+            "Run `all_reduce_perf -b 8 -e 8G -f 2 -c 1`.",
+        ),
+    }
+    placement = {
+        "placement_no_room": Code(
+            "placement",
+            "error",
+            "Not enough free GPUs",
+            "The instance needs more GPUs than are left.",
+            "Lower its tensor_parallel_size, or remove an instance from `vllm_serve_instances` of the host.",
+        ),
+        "placement_across_hives": Code(
+            "placement",
+            "error",
+            "No XGMI group holds the instance",
+            "Tensor parallel workers talk at every layer. Each pair of them must have XGMI.",
+            "Lower tensor_parallel_size to the size of the XGMI group, or split with pipeline_parallel_size.",
+        ),
+        "placement_links_unknown": Code(
+            "placement",
+            "error",
+            "The links between the GPUs are not known",
+            "A unit is not placed on links that nobody could read.",
+            "Mend the collection first: see the findings of the topology.",
+        ),
+        "placement_pipeline_across_hives": Code(
+            "placement",
+            "info",
+            "Pipeline stages in different XGMI groups",
+            "Each stage lies in one group; the stages hand over activations by PCIe, which is what pipelines are for.",
+            "None needed.",
+        ),
+        "placement_gpu_absent": Code(
+            "placement",
+            "error",
+            "An instance names a GPU that the node does not have",
+            "`gpus` holds numbers in PCI address order, from 0.",
+            "Correct `gpus`, or leave it out and let placement choose.",
+        ),
+        "placement_spans_numa": Code(
+            "placement",
+            "info",
+            "An instance spans NUMA nodes",
+            "The server interleaves its memory and vLLM binds each worker to the node of its GPU (`--numa-bind`).",
+            "None needed for an instance that does not fit one node; else lower tensor_parallel_size.",
+        ),
+        "placement_numa_unknown": Code(
+            "placement",
+            "warning",
+            "No binding, since the NUMA node is not known",
+            "The instance runs on whatever CPUs and memory the kernel picks.",
+            "Mend the NUMA finding of the topology, or set `numa: off` for the instance to accept it.",
+        ),
+        "placement_vllm_too_old": Code(
+            "placement",
+            "warning",
+            "No binding, since this vLLM cannot bind its workers",
+            "`--numa-bind` exists from vLLM 0.20 on. One numactl around all workers would starve half the GPUs.",
+            "Use vLLM 0.20 or later, or an instance that fits one NUMA node.",
+        ),
+        "placement_vllm_version_assumed": Code(
+            "placement",
+            "info",
+            "vLLM version not told",
+            "`--numa-bind` was planned, which needs vLLM 0.20 or later.",
+            "Tell the version: `--vllm-version`, `vllm_version` of the filter.",
+        ),
+        "placement_numactl_refused": Code(
+            "placement",
+            "error",
+            "A numactl of your own would starve GPUs",
+            "A binding to one node around an instance on two makes every worker of the other socket reach its GPU and "
+            "its memory across the socket link, and all workers share half the CPUs.",
+            "Remove `numactl` from the instance and let placement bind each worker (`numa: auto`).",
+        ),
+        "placement_membind_not_used": Code(
+            "placement",
+            "warning",
+            "Strict memory binding not used",
+            "`--membind` has no fallback: when the node is full the kernel kills the server. It is used only where "
+            "the node's memory is known to hold the instance.",
+            "Set `host_memory_gib` of the instance to what it needs on the host; free memory of the node; or drop "
+            "`strict_membind`.",
+        ),
+    }
+    instance = {
+        "gpu_memory_utilization_high": Code(
+            "instance",
+            "warning",
+            "gpu_memory_utilization above 0.92",
+            "vLLM does not count graphs, RCCL buffers and fragmentation, which take several GiB on ROCm: the server "
+            "starts and then runs out of memory under load.",
+            "Set gpu_memory_utilization to 0.90 to 0.92.",
+        ),
+    }
+    binding = {
+        "unit_absent": Code(
+            "binding",
+            "error",
+            "The unit does not exist",
+            "systemd does not know it.",
+            "Run role `vllm_serve`.",
+        ),
+        "unit_state_unknown": Code(
+            "binding",
+            "unknown",
+            "State of the unit not known",
+            "systemctl was absent or said nothing of the unit.",
+            "Check that systemd runs on the host, and name the unit in `units` of `node_probe`.",
+        ),
+        "unit_not_active": Code(
+            "binding",
+            "error",
+            "The unit does not run",
+            "It is failed, stopped or still starting.",
+            "`journalctl -u <unit> -e`.",
+        ),
+        "unit_not_enabled": Code(
+            "binding",
+            "error",
+            "The unit does not start at boot",
+            "After a reboot the instance would be missing.",
+            "`systemctl enable <unit>`; role `vllm_serve` does.",
+        ),
+        "unit_needs_reload": Code(
+            "binding",
+            "warning",
+            "The unit's file changed since it was loaded",
+            "What runs may not be what the file says.",
+            "`systemctl daemon-reload` and restart the unit.",
+        ),
+        "unit_processes_unknown": Code(
+            "binding",
+            "unknown",
+            "No process of the unit could be read",
+            "Nothing can be said about its binding.",
+            "Collect as root, in the host's PID namespace.",
+        ),
+        "unit_workers_missing": Code(
+            "binding",
+            "unknown",
+            "Fewer workers than GPUs",
+            "The binding of a worker that cannot be seen is not known.",
+            "Wait until the server is ready; look at the journal for a worker that died.",
+        ),
+        "binding_cpus": Code(
+            "binding",
+            "error",
+            "A process may run on CPUs outside the plan",
+            "Its memory and its GPU are then across the socket link.",
+            "Render and restart the unit with role `vllm_serve`; look for CPUAffinity= and AllowedCPUs= in drop-ins.",
+        ),
+        "binding_memory": Code(
+            "binding",
+            "error",
+            "A process has another memory policy than planned",
+            "Its allocations come from another node, or are bound strictly where they must not be.",
+            "Render and restart the unit with role `vllm_serve`; look for NUMAPolicy= in drop-ins and for a numactl "
+            "in a wrapper.",
+        ),
+        "binding_unknown": Code(
+            "binding",
+            "unknown",
+            "CPUs or memory policy of a process not known",
+            "The process could not be read.",
+            "Collect as root; check that /proc is not mounted with hidepid.",
+        ),
+        "binding_devices": Code(
+            "binding",
+            "error",
+            "A process sees other GPUs than planned",
+            "HIP_VISIBLE_DEVICES in its environment is not the plan's, so two instances may share a GPU.",
+            "Render and restart the unit with role `vllm_serve`; look for Environment= in drop-ins.",
+        ),
+        "binding_rocr": Code(
+            "binding",
+            "error",
+            "ROCR_VISIBLE_DEVICES is set for a process",
+            "HIP numbers then count within that selection, and vLLM asks the wrong GPUs for NUMA node and memory.",
+            "Remove it from the unit's environment and from systemd's DefaultEnvironment.",
+        ),
+        "binding_override": Code(
+            "binding",
+            "error",
+            "HSA_OVERRIDE_GFX_VERSION is set for a process",
+            "The runtime then reports another gfx target than the GPU has.",
+            "Remove it from the unit's environment and from systemd's DefaultEnvironment.",
+        ),
+        "binding_environment_unreadable": Code(
+            "binding",
+            "info",
+            "A worker's environment cannot be read",
+            "The process wrote its title over its environment. The main process, from which it inherits, was read.",
+            "None needed.",
+        ),
+        "binding_environment_unknown": Code(
+            "binding",
+            "unknown",
+            "The main process's environment cannot be read",
+            "Which GPUs the unit may use is not proven.",
+            "Collect as root.",
+        ),
+        "binding_user": Code(
+            "binding",
+            "error",
+            "A process runs as another user than planned",
+            "Rights on device nodes and files are those of that user.",
+            "Set User= of the unit; role `vllm_serve` does.",
+        ),
+    }
+    return {**collection, **topology, **host, **fabric, **placement, **instance, **binding}
+
+
+#: Code -> what it means.
+CODES: Mapping[str, Code] = _codes()
+
+
+def finding(
+    code: str, subject: str, message: str, *, severity: Severity | None = None, remedy: str | None = None
+) -> Finding:
+    """Make a finding of a registered code; severity and remedy are the registry's unless given.
+
+    Raises:
+        KeyError: the code is not in the registry, which is a mistake of the caller's programmer.
+    """
+    entry = CODES[code]
+    return Finding(
+        code=code,
+        severity=severity or entry.severity,
+        subject=subject,
+        message=message,
+        remedy=remedy or entry.remedy,
+    )

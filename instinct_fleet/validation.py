@@ -1,0 +1,33 @@
+"""Say in words what a strict model refused."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from pydantic import ValidationError
+
+
+def nearest(word: str, known: Iterable[object]) -> str:
+    """Return `` (did you mean 'x'?)`` for the known word that is closest, or nothing."""
+    close = difflib.get_close_matches(word, [str(k) for k in known], n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def explain(exc: ValidationError, fields: Iterable[str]) -> str:
+    """Say in one line what pydantic refused: where, what was seen, what is allowed."""
+    known = list(fields)
+    parts: list[str] = []
+    for error in exc.errors():
+        where = ".".join(str(p) for p in error["loc"])
+        if error["type"] == "extra_forbidden":
+            text = f"unknown key {where!r}{nearest(where, known)}"
+        elif error["type"] == "missing":
+            text = f"{where} is missing"
+        elif error["type"] == "value_error":
+            reason = str(error["ctx"]["error"])
+            text = f"{where}: {reason}" if where else reason
+        else:
+            text = f"{where} is {error.get('input')!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+        parts.append(text)
+    return "; ".join(dict.fromkeys(parts))
