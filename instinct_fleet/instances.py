@@ -42,6 +42,15 @@ class InstancesError(ValueError):
     """An instance, or two together, that cannot be; the text names the instance, the key and what is allowed."""
 
 
+class SmokeTest(BaseModel):
+    """A question whose answer is known, asked after every start."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    question: Annotated[str, Field(min_length=1)] = Field(description="What to ask, at temperature 0.")
+    answer: Annotated[str, Field(min_length=1)] = Field(description="Text that the answer must contain.")
+
+
 class Instance(BaseModel):
     """One ``vllm serve``."""
 
@@ -115,6 +124,9 @@ class Instance(BaseModel):
     )
     host_memory_gib: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="Host memory that the instance needs, in GiB. Needed for `strict_membind` only."
+    )
+    smoke_test: SmokeTest | None = Field(
+        default=None, description="Question and answer that prove a start. None: any non-empty answer is right."
     )
     environment: Mapping[str, str] = Field(
         default={}, description="Further variables of the unit, over those that AMD's images set."

@@ -1,0 +1,399 @@
+"""The test bench: simulated nodes for the demo, for Molecule and for CI. Standard library only.
+
+    python3 molecule/bench/bench.py setup                       virtual environment of the project
+    python3 molecule/bench/bench.py up NAME --address 127.0.1.11 [--profile mi300x_8]
+    python3 molecule/bench/bench.py down [NAME...]              without a name: everything of ours
+    python3 molecule/bench/bench.py demo
+
+A node is a podman container with systemd as PID 1 and the host's network; each has a loopback address of its own.
+The tools of AMD's GPUs are replayed from a hardware profile; everything else in it is real.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+CACHE = REPO / ".cache"
+VENV = REPO / ".venv"
+WHEELHOUSE = CACHE / "wheelhouse"
+MODELS = CACHE / "models"
+NODES = CACHE / "nodes"
+LABEL = "instinct-fleet=bench"
+
+#: Debian release of the nodes. Its Python is the one that the wheels of runtime set "cpu" are for.
+SUITE = os.environ.get("BENCH_NODE_SUITE", "bookworm")
+#: Where the nodes' packages come from; empty for the mirror that this machine uses.
+MIRROR = os.environ.get("BENCH_DEBIAN_MIRROR", "")
+NODE_PACKAGES = [
+    "ca-certificates",
+    "curl",
+    "dbus",
+    "iproute2",
+    "numactl",
+    "procps",
+    "python3",
+    "python3-venv",
+    "systemd",
+    "systemd-sysv",
+]
+REPLAYED = ["amd-smi", "rocm-smi", "rocminfo", "lspci"]
+#: What the bench itself needs, by the program that shows it is there.
+HOST_PACKAGES = {"podman": "podman", "mmdebstrap": "mmdebstrap", "curl": "curl"}
+
+DEMO_NODE = "demo-node1"
+DEMO_ADDRESS = "127.0.1.11"
+
+
+class BenchError(Exception):
+    """What went wrong, in one line, with what mends it."""
+
+
+def say(text: str) -> None:
+    """Tell the user what happens."""
+    print(f"==> {text}", file=sys.stderr, flush=True)
+
+
+def run(title: str, argv: list[str], *, stdin: bytes | None = None, hint: str = "", env: dict[str, str] | None = None) -> str:
+    """Run a program, show a line of progress every five seconds, and return what it printed.
+
+    Raises:
+        BenchError: it failed; the message holds its last lines and the hint.
+    """
+    started = time.monotonic()
+    process = subprocess.Popen(
+        argv, stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}, cwd=REPO,
+    )
+    lines: list[str] = []
+
+    def read() -> None:
+        assert process.stdout is not None
+        for raw in process.stdout:
+            lines.append(raw.decode("utf-8", "replace").rstrip())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    if stdin is not None and process.stdin is not None:
+        process.stdin.write(stdin)
+        process.stdin.close()
+    said = started
+    while process.poll() is None:
+        time.sleep(0.1)
+        if time.monotonic() - said >= 5:
+            said = time.monotonic()
+            last = next((line for line in reversed(lines) if line.strip()), "")[:80]
+            print(f"... {title}: {said - started:.0f} s  {last}", file=sys.stderr, flush=True)
+    reader.join()
+    if process.returncode != 0:
+        tail = " / ".join(line for line in lines if line.strip() and "is ignored" not in line)[-600:]
+        raise BenchError(f"{title} failed (`{' '.join(argv[:4])} ...`, exit code {process.returncode}): {tail}. {hint}")
+    return "\n".join(lines)
+
+
+def ask(argv: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a quick program and return what it said, whatever its exit code."""
+    return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+
+
+def podman(*arguments: str) -> list[str]:
+    """Return a podman command line with the runtime that this machine's cgroups need."""
+    # crun refuses the hybrid cgroup layout; with cgroup v2 podman's own choice is right.
+    unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+    return ["podman", *([] if unified else ["--runtime", "runc"]), *arguments]
+
+
+def install_packages() -> None:
+    """Install what the bench lacks on this machine."""
+    missing = [package for program, package in HOST_PACKAGES.items() if not shutil.which(program)]
+    if not Path("/sys/fs/cgroup/cgroup.controllers").exists() and not shutil.which("runc"):
+        missing.append("runc")
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if ask([sys.executable, "-c", "import ensurepip, venv"]).returncode != 0:
+        missing.append(f"python{version}-venv")
+    if not missing:
+        return
+    if os.geteuid() != 0:
+        raise BenchError(f"this machine lacks {', '.join(missing)}; install them, or run as root")
+    hint = "Is the distribution's mirror reachable (see /etc/apt/sources.list)?"
+    env = {"DEBIAN_FRONTEND": "noninteractive"}
+    run("reading the package lists", ["apt-get", "-q", "update"], hint=hint, env=env)
+    run(
+        f"installing {', '.join(missing)}",
+        ["apt-get", "-q", "-y", "--no-install-recommends", "install", *missing],
+        hint=hint,
+        env=env,
+    )
+
+
+def setup() -> None:
+    """Make or refresh the project's virtual environment."""
+    install_packages()
+    wanted = hashlib.sha256((REPO / "pyproject.toml").read_bytes() + sys.version.encode()).hexdigest()
+    stamp = VENV / "made-for"
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return
+    say("making the virtual environment")
+    run("making the virtual environment", [sys.executable, "-m", "venv", "--clear", str(VENV)])
+    run(
+        "installing the project and its tools",
+        [str(VENV / "bin/python"), "-m", "pip", "install", "--disable-pip-version-check", "--editable", ".[dev]"],
+        hint="Is the package index reachable? PIP_INDEX_URL names a mirror.",
+    )
+    stamp.write_text(wanted)
+
+
+def mirror() -> list[str]:
+    """Return the mirror for mmdebstrap, and nothing where mmdebstrap's own choice is right."""
+    if MIRROR:
+        return [MIRROR]
+    found = ask(["apt-get", "indextargets", "--format", "$(CREATED_BY) $(REPO_URI) $(CODENAME)"]).stdout
+    for line in found.splitlines():
+        parts = line.split()
+        if len(parts) == 3 and parts[0] == "Packages" and parts[2] in ("bookworm", "trixie"):
+            return [parts[1]]
+    return []
+
+
+def image() -> str:
+    """Build the image of a node unless it is there, and return its name."""
+    customize = "\n".join(
+        [
+            *(f'ln -s /opt/replay/bin/replay "$1/usr/local/bin/{tool}"' for tool in REPLAYED),
+            'echo "GPU tools are replayed from a profile" > "$1/etc/instinct-fleet-simulated"',
+            'chroot "$1" groupadd --system --force render',
+            'chroot "$1" groupadd --system --force video',
+            'echo "c /dev/kfd 0660 root render - 1:3" > "$1/etc/tmpfiles.d/replay.conf"',
+            'for n in $(seq 128 191); do echo "c /dev/dri/renderD$n 0660 root render - 1:3"; done > "$1/opt/render-nodes.conf"',
+            # A getty and a clock have nothing to do in a container, and systemd must reach "running".
+            'chroot "$1" systemctl mask getty.target console-getty.service systemd-timesyncd.service',
+        ]
+    )
+    recipe = hashlib.sha256(repr((SUITE, NODE_PACKAGES, customize)).encode()).hexdigest()[:12]
+    name = f"localhost/instinct-fleet-node:{SUITE}-{recipe}"
+    if ask(["podman", "image", "exists", name]).returncode == 0:
+        return name
+    say(f"building the node image ({SUITE})")
+    CACHE.mkdir(exist_ok=True)
+    tarball = CACHE / "rootfs.tar"
+    run(
+        "building the node image",
+        ["mmdebstrap", "--variant=minbase", "--include=" + ",".join(NODE_PACKAGES), f"--customize-hook={customize}",
+         SUITE, str(tarball), *mirror()],
+        hint="Is the mirror reachable? BENCH_DEBIAN_MIRROR names another.",
+    )
+    try:
+        run("importing the node image", ["podman", "import", "-q", "-c", 'CMD ["/sbin/init"]', str(tarball), name])
+    finally:
+        tarball.unlink()
+    return name
+
+
+def online_cpus() -> list[int]:
+    """Return the CPUs of this machine, for the node that runs on it."""
+    cpus: list[int] = []
+    for part in Path("/sys/devices/system/cpu/online").read_text().strip().split(","):
+        first, _, last = part.partition("-")
+        cpus.extend(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+def render(node: str, profile_name: str) -> Path:
+    """Write what the replayed tools of a node print, and its /sys and /proc, and return the folder."""
+    sys.path[:0] = [str(REPO / "tests"), str(REPO)]
+    from support import render_smi, render_sys
+    from support.profile import PROFILES, NodeProfile
+
+    if profile_name not in PROFILES:
+        raise BenchError(f"profile is {profile_name!r}, expected one of {', '.join(sorted(PROFILES))}")
+    profile = PROFILES[profile_name]()
+    # NUMA node 0 has this machine's own CPUs, so that binding to it is real; the others have numbers after them.
+    real = online_cpus()
+    nodes, following = [], max(real) + 1
+    for number, numa in enumerate(profile.nodes):
+        cpus = real if number == 0 else list(range(following, following + len(real)))
+        following = max(following, max(cpus) + 1)
+        nodes.append(NodeProfile(",".join(map(str, cpus)), numa.mem_bytes))
+    profile = dataclasses.replace(profile, nodes=tuple(nodes))
+    folder = NODES / node
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "bin").mkdir(parents=True)
+    outputs = {**render_smi.render_commands(profile), **render_sys.render_commands(profile)}
+    (folder / "outputs.json").write_text(json.dumps(outputs))
+    shutil.copy(REPO / "molecule/replay/replay", folder / "bin/replay")
+    (folder / "bin/replay").chmod(0o755)
+    render_sys.write_tree(profile, folder / "root")
+    (folder / "profile").write_text(profile_name + "\n")
+    return folder
+
+
+def up(node: str, *, address: str, profile: str) -> None:
+    """Boot a node unless it runs."""
+    name = image()
+    state = ask(["podman", "inspect", "--format", "{{.State.Running}} {{.ImageName}}", node]).stdout.split()
+    if state == ["true", name] and (NODES / node / "profile").is_file():
+        if (NODES / node / "profile").read_text().strip() == profile:
+            return
+    ask(["podman", "rm", "--force", "--time", "0", node])
+    folder = render(node, profile)
+    say(f"booting {node} ({profile}) at {address}")
+    # podman's own defaults ask for more than a machine without CAP_SYS_RESOURCE may allow. What this process may have
+    # can be passed on, up to what podman itself was given.
+    limits = []
+    for option, which, most in (("nofile", resource.RLIMIT_NOFILE, 1 << 20), ("nproc", resource.RLIMIT_NPROC, 1 << 15)):
+        hard = resource.getrlimit(which)[1]
+        value = most if hard == resource.RLIM_INFINITY else min(hard, most)
+        limits += ["--ulimit", f"{option}={value}:{value}"]
+    run(
+        f"booting {node}",
+        podman(
+            "run", "--detach", "--name", node, "--hostname", node, "--label", LABEL, "--systemd=always",
+            "--network=host", "--privileged", *limits, "--volume", f"{folder}:/opt/replay:ro", name,
+        ),
+        hint="`podman info` tells what it finds wrong with this machine.",
+    )
+    deadline = time.monotonic() + 60
+    while (word := ask(["podman", "exec", node, "systemctl", "is-system-running"]).stdout.strip()) != "running":
+        if time.monotonic() > deadline or word == "degraded":
+            failed = ask(["podman", "exec", node, "systemctl", "--failed", "--plain", "--no-legend"]).stdout.strip()
+            raise BenchError(f"{node} is {word or 'not answering'} after its boot, expected running; failed: {failed}")
+        time.sleep(0.3)
+    # The stand-ins of the device nodes: writable by group render, as udev makes the real ones.
+    run(
+        f"making the device nodes of {node}",
+        ["podman", "exec", node, "sh", "-c", "mkdir -p /dev/dri && systemd-tmpfiles --create /etc/tmpfiles.d/replay.conf "
+         f"&& head -n {len(json_gpus(folder))} /opt/render-nodes.conf > /run/render-nodes.conf "
+         "&& systemd-tmpfiles --create /run/render-nodes.conf"],
+    )
+
+
+def json_gpus(folder: Path) -> list[str]:
+    """Return the GPUs of a rendered node: those PCI devices of AMD that have VRAM."""
+    devices = folder / "root/sys/bus/pci/devices"
+    return sorted(d.name for d in devices.iterdir() if (d / "mem_info_vram_total").exists())
+
+
+def down(names: list[str]) -> None:
+    """Remove nodes; without names every node, image and file of ours."""
+    if not shutil.which("podman"):
+        return
+    everything = not names
+    names = names or ask(["podman", "ps", "--all", "--filter", f"label={LABEL}", "--format", "{{.Names}}"]).stdout.split()
+    for name in names:
+        ask(podman("rm", "--force", "--time", "10", name))
+        shutil.rmtree(NODES / name, ignore_errors=True)
+    if everything:
+        found = ask(["podman", "images", "--format", "{{.Repository}}:{{.Tag}}", "localhost/instinct-fleet-node"]).stdout
+        for name in found.split():
+            run(f"removing {name}", ["podman", "rmi", "--force", name])
+        say("no node, image or process of ours is left; the downloads stay in .cache/")
+
+
+def playbook(name: str, inventory: str = "inventories/demo", *extra: str) -> int:
+    """Run a playbook of the project and return its exit code; its output goes to the terminal."""
+    argv = [str(VENV / "bin/ansible-playbook"), name, "-i", inventory, *extra]
+    env = {**os.environ, "PATH": f"{VENV / 'bin'}:{os.environ.get('PATH', '')}"}
+    return subprocess.run(argv, cwd=REPO, env=env, check=False).returncode
+
+
+def models() -> None:
+    """Train the tiny models in a container of the node image, so that the Python of this machine does not matter."""
+    recipe = hashlib.sha256((REPO / "molecule/bench/tiny_model.py").read_bytes()).hexdigest()
+    stamp = MODELS / "made-from"
+    if stamp.is_file() and stamp.read_text() == recipe:
+        return
+    say("training the tiny models")
+    release = json.loads(
+        run("reading the pins", [str(VENV / "bin/python"), "-c",
+            "import json; from instinct_fleet.runtime_sets import describe; print(json.dumps(describe('cpu')['release']))"])
+    )
+    MODELS.mkdir(parents=True, exist_ok=True)
+    script = (
+        f"python3 -m venv /tools && /tools/bin/pip install -q --no-index --find-links /wheels/{release} uv && "
+        f"/tools/bin/uv venv -q --python python3 /train && /tools/bin/uv pip install -q --python /train/bin/python "
+        f"--no-cache --offline --no-index --find-links /wheels/{release} torch transformers tokenizers safetensors && "
+        "/train/bin/python /src/tiny_model.py /models"
+    )
+    run(
+        "training the tiny models",
+        podman(
+            "run", "--rm", "--network=none", "--label", LABEL, "--volume", f"{WHEELHOUSE}:/wheels:ro", "--volume",
+            f"{REPO / 'molecule/bench'}:/src:ro", "--volume", f"{MODELS}:/models", image(), "sh", "-c", script,
+        ),
+    )
+    stamp.write_text(recipe)
+
+
+def wheelhouse() -> None:
+    """Make the wheelhouse of the runtime set that the nodes run."""
+    if playbook("playbooks/build.yml") != 0:
+        raise BenchError("the wheelhouse could not be made; the message above says why")
+
+
+def demo() -> int:
+    """Deploy a real vLLM on a simulated node with the project's own playbook."""
+    started = time.monotonic()
+    install_packages()
+    up(DEMO_NODE, address=DEMO_ADDRESS, profile="mi300x_8")
+    wheelhouse()
+    models()
+    code = playbook("site.yml")
+    if code == 0:
+        say(f"done in {time.monotonic() - started:.0f} s; `make demo-down` removes it")
+    return code
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("setup", "image", "models", "demo"):
+        commands.add_parser(name)
+    one = commands.add_parser("up")
+    one.add_argument("name")
+    one.add_argument("--address", required=True)
+    one.add_argument("--profile", default="mi300x_8")
+    commands.add_parser("down").add_argument("names", nargs="*")
+    args = parser.parse_args()
+    for value in [getattr(args, "name", ""), *getattr(args, "names", [])]:
+        if value and not re.fullmatch(r"[a-z0-9][a-z0-9-]*", value):
+            parser.error(f"name is {value!r}, expected lower case letters, digits and dashes")
+    try:
+        if args.command == "setup":
+            setup()
+        elif args.command == "image":
+            install_packages()
+            image()
+        elif args.command == "models":
+            wheelhouse()
+            models()
+        elif args.command == "up":
+            install_packages()
+            up(args.name, address=args.address, profile=args.profile)
+        elif args.command == "down":
+            down(args.names)
+        else:
+            return demo()
+    except BenchError as exc:
+        print(f"bench: {exc}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("bench: interrupted; `make demo-down` removes what was started", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
