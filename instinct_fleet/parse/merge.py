@@ -270,6 +270,8 @@ class _Merger:
                 g.index: [i for bdf, i in place.items() if g.bdf and _device(bdf) == _device(g.bdf)]
                 for g in reading.gpus
             }
+        if reading.kind in _FILTERED and place:
+            return self._map_by_bus(reading, place)
         known = _addresses(reading)
         if known and place:
             self._compare_addresses(reading, known, place, first)
@@ -279,6 +281,24 @@ class _Merger:
         if reading.gpus and reading.kind not in _FILTERED:
             self._disagree_count(reading, first)
         return {}
+
+    def _map_by_bus(self, reading: Reading, place: Mapping[str, int]) -> dict[int, list[int]]:
+        """rocminfo prints addresses without the PCI domain: where two GPUs share the rest, the KFD node tells."""
+        buses = reading.facts.get("bus_addresses", ())
+        nodes = reading.facts.get("kfd_nodes", ())
+        tree = next(self.by_kind("kfd"), None)
+        by_node = (
+            {node: g.bdf for node, g in zip(tree.facts.get("kfd_nodes", ()), tree.gpus, strict=False)} if tree else {}
+        )
+        numbers: dict[int, list[int]] = {}
+        for position, gpu in enumerate(reading.gpus):
+            bus = buses[position] if position < len(buses) else None
+            same = [i for bdf, i in place.items() if bus and bdf.partition(":")[2] == bus]
+            if len(same) != 1:
+                node = nodes[position] if position < len(nodes) else None
+                same = [place[b]] if (b := by_node.get(node)) in place else []
+            numbers[gpu.index] = same
+        return numbers
 
     def _compare_addresses(
         self, reading: Reading, known: Sequence[str], place: Mapping[str, int], first: Reading
