@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from instinct_fleet import binding, placement, policy, serve_args
+from instinct_fleet import binding, placement, serve_args
 from instinct_fleet.instances import Instance, parse_instances
 from instinct_fleet.model import Topology, Unit, to_json, topology_from_json
 from instinct_fleet.parse.merge import evidence_from_probe
+from instinct_fleet.policy import evaluate
 
 
 def _mapping(value: Any, what: str) -> Mapping[str, Any]:
@@ -51,9 +52,12 @@ def unit_from_json(value: Any) -> Unit:
     Raises:
         ValueError: it is no unit; the message names the field.
     """
-    document = dict(_mapping(value, "one of the units of place_instances"))
+    fields: dict[str, Any] = {
+        key: tuple(entry) if isinstance(entry, Sequence) and not isinstance(entry, str) else entry
+        for key, entry in _mapping(value, "one of the units of place_instances").items()
+    }
     try:
-        return Unit(**{k: tuple(v) if isinstance(v, Sequence) and not isinstance(v, str) else v for k, v in document.items()})
+        return Unit(**fields)
     except TypeError as exc:
         raise ValueError(f"not a unit of place_instances: {exc}") from exc
 
@@ -70,11 +74,8 @@ def topology_findings(
 ) -> list[dict[str, Any]]:
     """Return what is wrong with a node, by a policy."""
     evidence = evidence_from_probe(_mapping(probe, "the `probe` of node_probe"))
-    found: list[dict[str, Any]] = to_json(_evaluate(evidence, policy=policy, overrides=overrides))
+    found: list[dict[str, Any]] = to_json(evaluate(evidence, policy=policy, overrides=overrides))
     return found
-
-
-_evaluate = policy.evaluate
 
 
 def place_instances(

@@ -193,7 +193,9 @@ def _environment(unit: Unit, name: str, process: Mapping[str, Any], *, is_main: 
     variables = process.get("environment") or {}
     seen = variables.get("HIP_VISIBLE_DEVICES")
     if seen != unit.hip_visible_devices:
-        text = f"{_label(process)} has HIP_VISIBLE_DEVICES={seen}" if seen is not None else f"{_label(process)} has none"
+        text = (
+            f"{_label(process)} has HIP_VISIBLE_DEVICES={seen}" if seen is not None else f"{_label(process)} has none"
+        )
         yield finding("binding_devices", name, f"{text}, planned HIP_VISIBLE_DEVICES={unit.hip_visible_devices}")
     for variable, code in (("ROCR_VISIBLE_DEVICES", "binding_rocr"), ("HSA_OVERRIDE_GFX_VERSION", "binding_override")):
         if variable in variables:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -148,10 +148,12 @@ def evaluate(evidence: Evidence, *, policy: str, overrides: Mapping[str, Any] | 
         PolicyError: no such policy, or an override that does not fit.
     """
     rules = load_policy(policy, overrides)
-    found = list(evidence.findings)
+    found: list[Finding] = []
+    waived = set(rules.optional)
     absent: dict[Aspect, str] = {}
     for rule in RULES:
         if not rule.applies(rules):
+            waived.update(rule.needs)
             continue
         missing = [aspect for aspect in rule.needs if aspect not in evidence.collects]
         if missing:
@@ -164,14 +166,43 @@ def evaluate(evidence: Evidence, *, policy: str, overrides: Mapping[str, Any] | 
         found.append(
             finding("simulated_hardware", evidence.subject, "simulated hardware: the GPUs of this node are replayed")
         )
-    return sort_findings([_with_severity(f, rules) for f in found])
+    found.extend(evidence.findings)
+    return sort_findings([_with_severity(_waive(f, waived), rules) for f in found])
+
+
+#: Aspect -> (findings that say it is not known, kinds of readings that only serve it). Where the policy makes the
+#: aspect optional, or the model does not have it, their `unknown` is a warning.
+UNKNOWN_OF: Mapping[Aspect, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "arch": (("gpu_arch_unknown",), ()),
+    "device_id": (("gpu_model_unknown",), ()),
+    "link_access": (("link_access_unknown",), ()),
+    "link_status": (("xgmi_status_unknown",), ("amd-smi xgmi", "amd-smi xgmi status")),
+    "ecc": (("xgmi_errors_unknown",), ("amd-smi metric",)),
+    "gpu_numa": (("gpu_numa_unknown",), ()),
+    "numa_nodes": (("numa_nodes_unknown",), ()),
+    "partition": (("partition_unknown",), ("amd-smi partition",)),
+    "pcie_link": (("pcie_link_unknown",), ("lspci link",)),
+    "vram": (("vram_unknown",), ()),
+    "access": (("device_access_unknown",), ()),
+}
+
+
+def _waive(item: Finding, waived: set[Aspect]) -> Finding:
+    """Lower what is unknown of an aspect that this node need not show."""
+    if item.severity != "unknown":
+        return item
+    for aspect in waived:
+        codes, kinds = UNKNOWN_OF.get(aspect, ((), ()))
+        if item.code in codes or (item.code == "collect_partial" and item.subject in kinds):
+            return replace(item, severity="warning")
+    return item
 
 
 def _with_severity(item: Finding, policy: Policy) -> Finding:
     severity = policy.severity.get(item.code)
     if severity is None or severity == item.severity:
         return item
-    return Finding(item.code, severity, item.subject, item.message, item.remedy)
+    return replace(item, severity=severity)
 
 
 #: Aspect -> (what it is called, the command that shows it).

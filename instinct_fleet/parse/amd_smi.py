@@ -3,20 +3,21 @@
 Text and JSON of one command give the same Reading: text in blocks (``GPU: 0`` and indented keys) is first turned into
 the documents that the JSON form would have been.
 
-Facts filled (by GPU number unless said otherwise; sizes in bytes; None: not known):
+Facts filled (by GPU number unless said otherwise; sizes in bytes; None: asked for, and not known):
 
-- topology: nothing beyond the links.
 - list: ``kfd_ids``, ``kfd_nodes`` (KFD node numbers, not NUMA nodes), ``partition_ids``, ``hsa_ids``, ``render``.
-- static: ``market_names``, ``numa_node``, ``numa_affinity``, ``firmware`` (VBIOS or IFWI version), and not by GPU:
-  ``driver`` {name, version}.
+- static: ``market_names``, ``numa_nearest`` (by KFD), ``numa_affinity`` (the kernel's numa_node, as in ``Gpu``),
+  ``firmware`` (version of VBIOS or IFWI), ``partition_ids``; not by GPU: ``driver`` {name, version}.
 - partition: ``partition_ids`` (tuples of numbers), ``memory_partition_caps``.
 - version: ``versions`` {tool, library, rocm, amdgpu}; not by GPU.
-- xgmi: ``xgmi_ports`` (tuple of U, D, X per GPU), ``xgmi_status`` {(a, b): U|D|X|None}, ``xgmi_bit_rate_gbps`` per
-  lane, ``xgmi_link_gbps`` per link and direction, ``xgmi_read_bytes`` and ``xgmi_write_bytes`` {(a, b): accumulated}.
-- metric: ``ecc`` {correctable, uncorrectable, deferred}, ``ecc_blocks`` {BLOCK: the same}, ``vram_used``,
-  ``vram_total``, ``gpu_use_percent``.
+- xgmi: ``link_status`` (tuple of U, D, X or None, one a port), ``xgmi_status`` {(a, b): the same for a pair},
+  ``xgmi_bit_rate_gbps`` per lane, ``xgmi_link_gbps`` per link and direction, ``xgmi_read_bytes`` and
+  ``xgmi_write_bytes`` {(a, b): accumulated}.
+- metric: ``ecc`` {correctable, uncorrectable, deferred} of the block XGMI_WAFL, ``ecc_blocks`` {BLOCK: the same},
+  ``ecc_total`` the same of all blocks, ``vram_used``, ``vram_total``, ``gpu_use_percent``.
 - monitor and the bare table: ``vram_used``, ``vram_total``, ``gpu_use_percent``.
-- process: ``processes`` {gpu: ({pid, name, vram}, ...)}; None where the tool could not say.
+- process and the bare table: ``processes`` {gpu: ({pid, name, vram}, ...)}; not by GPU: ``vram_busy``, the frozenset of
+  GPUs that a process uses, there only when all of them are known.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from instinct_fleet.parse import smi
 from instinct_fleet.parse.base import Aspect, Reading, numa_or_unknown
 
 TOOL = "amd-smi"
+#: Device ids of MI100 and the MI200s, which have no partition modes: there N/A is all there is to say.
+WITHOUT_PARTITIONS = frozenset({"0x738c", "0x7408", "0x740c", "0x740f", "0x7410"})
 _AGAIN = "capture `amd-smi topology --json` again, whole"
 
 _TABLE = re.compile(r"^\s*([A-Z][A-Z -]*[A-Z]) TABLE:\s*$")
@@ -51,8 +54,8 @@ _JSON_HINT = re.compile(
 _TEXT_HINT = re.compile(
     r"^GPU: \d+\s*$|^\s*(ACCESS|WEIGHT|HOPS|LINK TYPE|NUMA BW) TABLE:|^\s*LINK METRIC TABLE:|^\s*GPU LINK PORT STATUS:"
     r"|^\s*XGMI LINK STATUS:|^AMDSMI Tool:|^\s*CURRENT_PARTITION:|^\s*(MEMORY_PARTITION|ACCELERATOR_PARTITION\w*):\s*$"
-    r"|^\s*(TIMESTAMP\s+)?GPU\s+POWER\s|^\|\s+AMD-SMI \d|amdsmi_cli_exceptions|AmdSmi\w*Exception|AMDSMI_STATUS_"
-    r"|AMDSMI has returned error|User is missing the following required groups"
+    r"|^\s*(TIMESTAMP\s+)?GPU\s+(XCP\s+)?POWER\s|^\|\s+AMD-SMI \d|amdsmi_cli_exceptions|AmdSmi\w*Exception"
+    r"|AMDSMI_STATUS_|AMDSMI has returned error|User is missing the following required groups"
     r"|Permission needed to access required GPU device node|Unable to get devices, driver not initialized"
     r"|^gpu,(bdf|link_accessibility|uuid|market_name)",
     re.MULTILINE,
@@ -75,8 +78,7 @@ def parse(text: str, *, stderr: str = "", rc: int | None = None) -> Reading:
         smi.refuse_csv(draft)
     elif clean.strip():
         _read_text(draft, clean)
-    smi.report(draft, scanned)
-    return draft.freeze()
+    return smi.finish(draft, scanned)
 
 
 # --- JSON ---------------------------------------------------------------------------------------------------------
@@ -173,7 +175,7 @@ def _read_documents(draft: smi.Draft, documents: Sequence[Mapping[str, Any]]) ->
     if kind is None and any("Successfully set" in str(v) for d in documents for v in d.values()):
         draft.kind = "amd-smi set"
         draft.refuse(
-            "collect_not_a_reading",
+            "collect_unsupported_layout",
             "unknown",
             "this is the answer to a change of settings, which says nothing about what is in force",
             "read the setting: `amd-smi partition --current`",
@@ -201,12 +203,12 @@ def _read_documents(draft: smi.Draft, documents: Sequence[Mapping[str, Any]]) ->
         else:
             numbered.append((number, document))
     if nameless and kind != "partition":
-        draft.note("collect_bad_value", "unknown", f"{nameless} documents name no GPU", _AGAIN)
+        draft.note("collect_unexpected", "unknown", f"{nameless} documents name no GPU", _AGAIN)
     if not numbered:
         if kind == "partition":
             _note_partition_unknown(draft)
         else:
-            draft.refuse("collect_bad_value", "unknown", "no document names a GPU", _AGAIN)
+            draft.refuse("collect_unexpected", "unknown", "no document names a GPU", _AGAIN)
         return
     for number, _document in numbered:
         draft.gpu(number)
@@ -285,7 +287,7 @@ def _read_topology(draft: smi.Draft, documents: Numbered) -> None:
     for number in numbers:
         draft.gpu(number)
     if broken:
-        draft.note("collect_bad_value", "unknown", f"entries that name no GPU: {smi.some(broken)}", _AGAIN)
+        draft.note("collect_unexpected", "unknown", f"entries that name no GPU: {smi.some(broken)}", _AGAIN)
     smi.check_numbers(draft, numbers)
     _fill_bdfs(draft, bdfs, numbers, expected=new)
     if not draft.refused and (tables or len(numbers) > 1):
@@ -385,7 +387,7 @@ def _read_text(draft: smi.Draft, text: str) -> None:
         _read_documents(draft, _blocks(draft, text))
     elif re.search(r"^\|\s+AMD-SMI \d", text, re.MULTILINE):
         _read_bare_table(draft, text)
-    elif re.search(r"^\s*(TIMESTAMP\s+)?GPU\s+POWER\s", text, re.MULTILINE):
+    elif re.search(r"^\s*(TIMESTAMP\s+)?GPU\s+(XCP\s+)?POWER\s", text, re.MULTILINE):
         _read_monitor_table(draft, text)
     elif re.search(r"AMDSMI Tool:", text):
         _read_version_line(draft, text)
@@ -607,6 +609,7 @@ def _read_static(draft: smi.Draft, documents: Numbered) -> None:
         return
     bdfs: dict[int, set[str]] = {}
     unread: list[str] = []
+    partitions: list[int] = []
     for number, document in documents:
         gpu = draft.gpu(number)
         if "asic" in document:
@@ -629,12 +632,12 @@ def _read_static(draft: smi.Draft, documents: Numbered) -> None:
         if isinstance(document.get("numa"), Mapping):
             node = numa_or_unknown(_take(document, "numa", "node"))
             affinity = numa_or_unknown(_take(document, "numa", "affinity"))
-            _fact(draft, "numa_node", number, node)
+            _fact(draft, "numa_nearest", number, node)
             _fact(draft, "numa_affinity", number, affinity)
             gpu["numa_node"] = affinity
             draft.collects.add("gpu_numa")
         if isinstance(document.get("partition"), Mapping):
-            _set_partition(draft, number, document["partition"], unread)
+            _set_partition(draft, number, document["partition"], partitions)
         firmware = document.get("ifwi", document.get("vbios"))
         if isinstance(firmware, Mapping):
             _fact(draft, "firmware", number, smi.text_of(_take(firmware, "version")))
@@ -649,17 +652,18 @@ def _read_static(draft: smi.Draft, documents: Numbered) -> None:
     if bdfs or any("bus" in d for _, d in documents):
         _fill_bdfs(draft, bdfs, [n for n, _ in documents], expected=True)
     _note_unread(draft, unread)
+    _note_partitions(draft, partitions)
 
 
-def _set_partition(draft: smi.Draft, number: int, section: Mapping[str, Any], unread: list[str]) -> None:
+def _set_partition(draft: smi.Draft, number: int, section: Mapping[str, Any], unread: list[int]) -> None:
     """Read a ``partition`` section; COMPUTE_PARTITION became ACCELERATOR_PARTITION in 6.4.2."""
     draft.collects.add("partition")
     names = ("compute_partition", "accelerator_partition", "accelerator_type")
     compute = next((t for t in (_mode(_take(section, n)) for n in names) if t), None)
     memory = next((t for t in (_mode(_take(section, n)) for n in ("memory_partition", "memory")) if t), None)
     draft.set_partition(number, compute=compute, memory=memory)
-    if compute is None or memory is None:
-        unread.append(f"partition of GPU {number}")
+    if (compute is None or memory is None) and draft.gpu(number).get("device_id") not in WITHOUT_PARTITIONS:
+        unread.append(number)
     if "partition_id" in section:
         _fact(draft, "partition_ids", number, _ids(section["partition_id"]))
 
@@ -692,16 +696,27 @@ def _note_unread(draft: smi.Draft, unread: Sequence[str]) -> None:
 
 def _note_partition_unknown(draft: smi.Draft) -> None:
     draft.note(
-        "collect_permission",
+        "collect_partition_unknown",
         "unknown",
-        "the partitions are N/A throughout: the tool shows them only to root",
+        "the partitions are N/A throughout, expected a mode such as SPX and NPS1; models before MI300 have none",
         "run the collection with become: true",
     )
 
 
+def _note_partitions(draft: smi.Draft, unread: Sequence[int]) -> None:
+    if unread:
+        draft.note(
+            "collect_partition_unknown",
+            "unknown",
+            f"the partition of GPU {smi.some(sorted(set(unread)))} is N/A, expected a mode such as SPX and NPS1; models "
+            "before MI300 have none",
+            "run the collection with become: true",
+        )
+
+
 def _read_partition(draft: smi.Draft, documents: Numbered) -> None:
     # Sections follow each other and name the same GPUs again; profile tables are about modes, not about GPUs.
-    unread: list[str] = []
+    unread: list[int] = []
     current: set[int] = set()
     for number, document in documents:
         if "accelerator_type" in document and "profile_index" not in document:
@@ -713,13 +728,13 @@ def _read_partition(draft: smi.Draft, documents: Numbered) -> None:
             draft.collects.add("partition")
             _fact(draft, "memory_partition_caps", number, smi.text_of(document.get("memory_partition_caps")))
             if memory is None:
-                unread.append(f"memory partition of GPU {number}")
+                unread.append(number)
     if current:
         draft.collects.add("gpu_count")
         smi.check_numbers(draft, current)
     elif "partition" not in draft.collects:
         _note_partition_unknown(draft)
-    _note_unread(draft, unread)
+    _note_partitions(draft, unread)
 
 
 def _read_partition_tables(draft: smi.Draft, text: str) -> None:
@@ -816,7 +831,7 @@ def _port_states(values: Iterable[Any]) -> tuple[str | None, ...]:
 
 def _note_ports(draft: smi.Draft) -> None:
     """Say which GPUs' link status could not be read (guests print N/A)."""
-    ports: Mapping[int, tuple[str | None, ...]] = draft.facts.get("xgmi_ports", {})
+    ports: Mapping[int, tuple[str | None, ...]] = draft.facts.get("link_status", {})
     bad = sorted(i for i, states in ports.items() if not states or None in states)
     if bad:
         draft.note(
@@ -899,7 +914,7 @@ def _read_xgmi_row(
         _fact(draft, "xgmi_bit_rate_gbps", number, _rate(match.group(1)))
         _fact(draft, "xgmi_link_gbps", number, _rate(match.group(2)))
     elif title == "GPU LINK PORT STATUS" or (title == "XGMI LINK STATUS" and "link_status" in columns):
-        _fact(draft, "xgmi_ports", number, _port_states(rest.split()))
+        _fact(draft, "link_status", number, _port_states(rest.split()))
     elif title == "XGMI LINK STATUS":
         peers = [c for c in columns if c.startswith("GPU")]
         cells = rest.split()
@@ -949,7 +964,7 @@ def _read_xgmi_documents(draft: smi.Draft, documents: Numbered) -> None:
                 draft.collects.add("link_status")
                 draft.kind = "amd-smi xgmi status"
                 flat = [s.get("status", s.get("link_status")) if isinstance(s, Mapping) else s for s in states]
-                _fact(draft, "xgmi_ports", number, _port_states(flat))
+                _fact(draft, "link_status", number, _port_states(flat))
     smi.check_numbers(draft, draft.gpus)
     _fill_bdfs(draft, bdfs, list(draft.gpus), expected=False)
     _note_ports(draft)
@@ -974,8 +989,7 @@ def _read_metric(draft: smi.Draft, documents: Numbered) -> None:
     for number, document in documents:
         if "ecc" in document:
             totals = _counts(document["ecc"], "total_")
-            draft.collects.add("ecc")
-            _fact(draft, "ecc", number, totals)
+            _fact(draft, "ecc_total", number, totals)
             if totals is None or totals["uncorrectable"] is None:
                 unread.append(f"error counts of GPU {number}")
         if "ecc_blocks" in document:
@@ -986,9 +1000,11 @@ def _read_metric(draft: smi.Draft, documents: Numbered) -> None:
                 else None
             )
             draft.collects.add("ecc")
+            xgmi = (blocks or {}).get("XGMI_WAFL")
             _fact(draft, "ecc_blocks", number, blocks)
-            if not blocks:
-                unread.append(f"error blocks of GPU {number}")
+            _fact(draft, "ecc", number, xgmi)
+            if xgmi is None or xgmi["uncorrectable"] is None:
+                unread.append(f"XGMI_WAFL counts of GPU {number}")
         usage = document.get("mem_usage")
         if usage is not None:
             draft.collects.add("vram")
@@ -1084,6 +1100,8 @@ def _read_processes(draft: smi.Draft, documents: Numbered) -> None:
             unread.append(f"processes of GPU {number}")
         known = tuple(processes) if processes is not None else None
         _fact(draft, "processes", number, known)
+    if not unread:
+        draft.facts["vram_busy"] = frozenset(n for n, p in draft.facts["processes"].items() if p)
     smi.check_numbers(draft, [n for n, _ in documents])
     _note_unread(draft, unread)
 

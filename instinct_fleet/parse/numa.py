@@ -17,12 +17,12 @@ from instinct_fleet.parse.symptoms import instead_of_data, note, quote, refuse, 
 #: ACPI's distance of a node to itself.
 LOCAL_DISTANCE = 10
 
-_AVAILABLE = re.compile(r"^available: (\d+) nodes? \((.*)\)\s*$", re.M)
-_CPUS = re.compile(r"^node (\d+) cpus:[ \t]*([\d ]*?)\s*$", re.M)
-_SIZE = re.compile(r"^node (\d+) (size|free): (\d+) MB\s*$", re.M)
-_ROW = re.compile(r"^\s*(\d+):((?:\s+\d+)+)\s*$", re.M)
-_NODES = re.compile(r"^NUMA node\(s\):[ \t]*(\d+)\s*$", re.M)
-_NODE_CPUS = re.compile(r"^NUMA node(\d+) CPU\(s\):[ \t]*(\S*)\s*$", re.M)
+_AVAILABLE = re.compile(r"^available: (\d{1,5}) nodes? \((.*)\)\s*$", re.M)
+_CPUS = re.compile(r"^node (\d{1,5}) cpus:[ \t]*((?:\d{1,5}[ \t]*)*?)\s*$", re.M)
+_SIZE = re.compile(r"^node (\d{1,5}) (size|free): (\d{1,15}) MB\s*$", re.M)
+_ROW = re.compile(r"^[ \t]*(\d{1,5}):((?:[ \t]+\d{1,5})+)[ \t]*$", re.M)
+_NODES = re.compile(r"^NUMA node\(s\):[ \t]*(\d{1,9})\s*$", re.M)
+_NODE_CPUS = re.compile(r"^NUMA node(\d{1,5}) CPU\(s\):[ \t]*(\S*)\s*$", re.M)
 
 
 def sniff(text: str) -> bool:
@@ -62,7 +62,7 @@ def _parse_numactl(text: str) -> Reading:
         (int(number), what): int(mib) * 1024**2 for number, what, mib in _SIZE.findall(text)
     }
     available = _AVAILABLE.search(text)
-    head = re.search(r"^node distances:\s*\n\s*node((?:\s+\d+)*)\s*$", text, re.M)
+    head = re.search(r"^node distances:\s*\n\s*node((?:[ \t]+\d{1,5})*)[ \t]*$", text, re.M)
     order = [int(n) for n in head[1].split()] if head else []
     rows = {int(n): tuple(int(d) for d in row.split()) for n, row in _ROW.findall(text[head.end() :] if head else "")}
     expected = int(available[1]) if available else None
@@ -146,7 +146,7 @@ def from_probe(numa: Mapping[str, Any], cpu: Mapping[str, Any]) -> Reading:
     """
     lost: list[str] = []
     nodes = []
-    for name in sorted((n for n in numa if str(n).isdecimal()), key=int):
+    for name in sorted((n for n in numa if re.fullmatch(r"\d{1,5}", str(n))), key=int):
         entry = numa[name] if isinstance(numa[name], Mapping) else {}
         try:
             cpus = parse_cpu_list(str(entry.get("cpulist") or ""))
@@ -156,7 +156,7 @@ def from_probe(numa: Mapping[str, Any], cpu: Mapping[str, Any]) -> Reading:
         if entry.get("cpulist") is None:
             lost.append(f"node{name} has no readable cpulist")
         distances = str(entry.get("distance") or "").split()
-        total = re.search(r"MemTotal:\s*(\d+) kB", str(entry.get("meminfo") or ""))
+        total = re.search(r"MemTotal:\s*(\d{1,15}) kB", str(entry.get("meminfo") or ""))
         if total is None:
             lost.append(f"node{name} has no readable MemTotal")
         nodes.append(
@@ -164,7 +164,9 @@ def from_probe(numa: Mapping[str, Any], cpu: Mapping[str, Any]) -> Reading:
                 id=int(name),
                 cpus=cpus,
                 mem_bytes=int(total[1]) * 1024 if total else None,
-                distances=tuple(int(d) for d in distances) if all(d.isdecimal() for d in distances) else (),
+                distances=tuple(int(d) for d in distances)
+                if all(re.fullmatch(r"\d{1,5}", d) for d in distances)
+                else (),
             )
         )
     if not nodes:

@@ -65,10 +65,10 @@ _HEADER = re.compile(
     r"\s+(?P<name>.+)$"
 )
 _LNKSTA = re.compile(
-    r"LnkSta:\s*Speed (?P<speed>[\d.]+|unknown)(?:GT/s)?\s*(?P<s>\(\w+\))?,\s*Width x(?P<width>\d+)\s*(?P<w>\(\w+\))?",
+    r"LnkSta:\s*Speed (?P<speed>\d{1,4}(?:\.\d{1,3})?|unknown)(?:GT/s)?\s*(?:\(\w+\))?,\s*Width x(?P<width>\d{1,3})\b",
     re.I,
 )
-_LNKCAP = re.compile(r"LnkCap:.*?Speed (?P<speed>[\d.]+)GT/s.*?Width x(?P<width>\d+)")
+_LNKCAP = re.compile(r"LnkCap:.*?Speed (?P<speed>\d{1,4}(?:\.\d{1,3})?)GT/s.*?Width x(?P<width>\d{1,3})\b")
 _PROBE_FAILED = re.compile(
     r"amdgpu[: ].*?(?P<bdf>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])(?P<said>.*(?:"
     r"failed with error|Fatal error during GPU init|invalid ip discovery|IP discovery failed|probe failed"
@@ -223,7 +223,7 @@ def _parse_verbose(lines: Sequence[str], stderr: str) -> Reading:
     fatal, downgraded, denied, unread = [], [], [], []
     for index, device in enumerate(cards):
         named = not device.key.startswith("#")
-        numa = device.first(r"NUMA node: (-?\d+)")
+        numa = device.first(r"NUMA node: (-?\d{1,10})")
         gpus.append(
             Gpu(
                 index=index,
@@ -494,7 +494,7 @@ def _class_of(device: Mapping[str, Any]) -> str:
 
 def _whole(value: Any) -> int | None:
     text = str(value).strip()
-    return int(text) if text.isdecimal() and text.isascii() else None
+    return int(text) if re.fullmatch(r"[0-9]{1,20}", text) else None
 
 
 def _worst_link(bdf: str, devices: Mapping[str, Mapping[str, Any]], paths: Mapping[str, str]) -> dict[str, Any] | None:
@@ -524,7 +524,7 @@ def _worst_link(bdf: str, devices: Mapping[str, Mapping[str, Any]], paths: Mappi
 
 def _speed(value: Any) -> float | None:
     """Read the kernel's ``32.0 GT/s PCIe`` (or ``8 GT/s``)."""
-    match = re.match(r"\s*(\d+(?:\.\d+)?) GT/s", str(value))
+    match = re.match(r"\s*(\d{1,4}(?:\.\d{1,3})?) GT/s", str(value))
     return float(match[1]) if match else None
 
 
@@ -532,7 +532,7 @@ def _ras(counters: Any) -> dict[str, dict[str, int]]:
     """Read ``<block>_err_count`` files of ``ue: n`` and ``ce: n`` lines; a block that says less is left out."""
     blocks: dict[str, dict[str, int]] = {}
     for name, text in sorted(counters.items()) if isinstance(counters, Mapping) else ():
-        values = dict(re.findall(r"^(ue|ce|de):\s*(\d+)\s*$", text if isinstance(text, str) else "", re.M))
+        values = dict(re.findall(r"^(ue|ce|de):\s*(\d{1,18})\s*$", text if isinstance(text, str) else "", re.M))
         if {"ue", "ce"} <= set(values):
             blocks[str(name).removesuffix("_err_count")] = {key: int(value) for key, value in sorted(values.items())}
     return blocks

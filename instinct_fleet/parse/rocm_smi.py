@@ -2,9 +2,10 @@
 
 Facts filled (by GPU number unless said otherwise):
 
-- ``numa_node``: node with the nearest KFD link; ``numa_affinity``: the kernel's ``numa_node``. None: not known.
-  ``Gpu.numa_node`` is the affinity, or the node where a release or a capture shows no affinity.
-- ``vram_used_percent``, ``gpu_use_percent``: concise table only, whole percent.
+- ``numa_nearest``: node with the nearest KFD link; ``numa_affinity``: the kernel's ``numa_node``. None: not known.
+  ``Gpu.numa_node`` is the affinity, or the nearest where a capture shows no affinity.
+- ``vram_used_percent``, ``gpu_use_percent``: concise table only, whole percent. Memory that is largely taken on a GPU
+  at 0 % is what a hang leaves behind, or a loaded server without requests; the table does not tell which.
 """
 
 from __future__ import annotations
@@ -72,8 +73,7 @@ def parse(text: str, *, stderr: str = "", rc: int | None = None) -> Reading:
         smi.refuse_csv(draft)
     elif clean.strip():
         _read_text(draft, clean)
-    smi.report(draft, scanned)
-    return draft.freeze()
+    return smi.finish(draft, scanned)
 
 
 # --- JSON ---------------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def _read_json(draft: smi.Draft, text: str) -> None:
         if match is None:
             if "between DRM" in str(key) or "(Topology)" in str(key):
                 draft.note(
-                    "collect_bad_value",
+                    "collect_unexpected",
                     "unknown",
                     f"the key {str(key)[:80]!r} is not one that rocm-smi prints",
                     "capture the tool's output again",
@@ -322,7 +322,7 @@ def _fill_buses(draft: smi.Draft, buses: Mapping[int, str]) -> None:
     bad = sorted(number for number, bdf in known.items() if bdf is None)
     if bad:
         draft.note(
-            "collect_bad_value",
+            "collect_unexpected",
             "unknown",
             f"no PCI address could be read for GPU {smi.some(bad)}",
             "capture `rocm-smi --showbus` again",
@@ -332,7 +332,7 @@ def _fill_buses(draft: smi.Draft, buses: Mapping[int, str]) -> None:
     if twice:
         # Releases before 6.1 drop the PCI domain of partitions.
         draft.note(
-            "collect_duplicate_bdf",
+            "collect_inconsistent",
             "unknown",
             f"{len(twice)} PCI addresses stand for several GPUs ({smi.some(twice)}), expected one each; rocm-smi "
             "before 6.1 loses the domain of partitions",
@@ -347,7 +347,7 @@ def _fill_numa(draft: smi.Draft, nodes: Mapping[int, Any], affinities: Mapping[i
     draft.collects.add("gpu_numa")
     node = {i: numa_or_unknown(v) for i, v in nodes.items()}
     affinity = {i: numa_or_unknown(v) for i, v in affinities.items()}
-    draft.facts["numa_node"] = {i: node.get(i) for i in sorted(numbers)}
+    draft.facts["numa_nearest"] = {i: node.get(i) for i in sorted(numbers)}
     draft.facts["numa_affinity"] = {i: affinity.get(i) for i in sorted(numbers)} if affinities else {}
     lost = []
     for i in sorted(numbers):
@@ -378,6 +378,8 @@ def _read_concise(draft: smi.Draft, text: str) -> None:
         if match and ends_right:
             vram[int(match.group(1))] = int(match.group(2))
             busy[int(match.group(1))] = int(match.group(3))
+    for number in vram:
+        draft.gpu(number)
     if vram:
         draft.facts |= {"vram_used_percent": vram, "gpu_use_percent": busy}
         draft.collects.add("vram")

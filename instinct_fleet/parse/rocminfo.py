@@ -23,10 +23,10 @@ from instinct_fleet.parse.symptoms import instead_of_data, note, quote, unsuppor
 
 KIND = TOOL = "rocminfo"
 
-_AGENT = re.compile(r"^Agent (\d+)\s*$")
+_AGENT = re.compile(r"^Agent (\d{1,5})\s*$")
 _FIELD = re.compile(r"^  (?P<name>[A-Z][\w ().:/-]*?):\s+(?P<value>\S.*?)\s*$")
 _POOL_FIELD = re.compile(r"^ {4,}(?P<name>[A-Z][\w .]*?):\s*(?P<value>\S.*?)\s*$")
-_NUMBER = re.compile(r"^(\d+)(?:\(0x([0-9a-fA-F]+)\))?")
+_NUMBER = re.compile(r"^(\d{1,18})(?:\(0x([0-9a-fA-F]{1,16})\))?(?!\d)")
 _MODULE = re.compile(r"^.*ROCk module (?:version (?P<version>\S+) )?is loaded", re.M)
 _DONE = re.compile(r"^\*\*\* Done \*\*\*\s*$", re.M)
 
@@ -197,7 +197,7 @@ def _gpu(agent: _Agent, hip_id: int) -> tuple[Gpu, list[str]]:
         int(size[1]) * 1024
         for pool in agent.pools
         if pool.get("Segment", "").startswith("GLOBAL")
-        and (size := re.match(r"(\d+)(?:\(0x\w+\))? ?KB", pool.get("Size", "")))
+        and (size := re.match(r"(\d{1,15})(?:\(0x\w+\))? ?KB", pool.get("Size", "")))
     ]
     return Gpu(
         index=hip_id,

@@ -21,6 +21,7 @@ NOTHING = frozenset({"", "N/A", "NA", "NONE", "NULL", "XXXX", "UNKNOWN", "NOT SU
 FOREIGN_LINK = re.compile(r"^(X|PIX|PXB|PHB|NODE|SYS|NV\d+)$")
 BDF = re.compile(r"\b([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])\b")
 ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 CPU_UNITS = {"B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3, "TB": 1024**4, "PB": 1024**5}
 
@@ -347,8 +348,11 @@ class Scan:
 
 
 def tidy(text: str) -> str:
-    """Remove terminal colours, carriage returns and a byte order mark."""
-    return ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n").lstrip("\ufeff")
+    """Remove terminal colours, control characters, carriage returns and a byte order mark.
+
+    What is left may stand in a finding and on a person's terminal.
+    """
+    return CONTROL.sub("", ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")).lstrip("\ufeff")
 
 
 #: A line of a table or a document, which no rule may take away although an error text stands in a cell.
@@ -404,6 +408,21 @@ def report(draft: Draft, scanned: Scan) -> None:
             f"the tool ended with exit code {scanned.rc}, expected 0, though its data is whole",
             "run the command by hand and read its stderr",
         )
+
+
+def finish(draft: Draft, scanned: Scan) -> Reading:
+    """Add the remarks, refuse what held nothing, and return the Reading."""
+    report(draft, scanned)
+    if not draft.holds_data and not draft.findings:
+        start = scanned.clean.strip().split("\n", 1)[0][:80]
+        draft.refuse(
+            "collect_unrecognised",
+            "unknown",
+            f"the text holds nothing that {draft.tool} is known to print"
+            + (f"; it starts with: {start}" if start else ""),
+            "capture the tool's whole output; if it comes again, report it with the tool's version",
+        )
+    return draft.freeze()
 
 
 # --- JSON in bad company ------------------------------------------------------------------------------------------
@@ -609,7 +628,7 @@ def _say_what_is_missing(
         )
     if strange:
         draft.note(
-            "collect_bad_value",
+            "collect_unexpected",
             "unknown",
             f"values that no release prints there: {some(strange)}",
             "capture the tool's output again; if it comes again, report it with `amd-smi version`",

@@ -38,6 +38,7 @@ def topology(profile: Profile) -> Topology:
                 vram_bytes=profile.vram_bytes,
                 partition=Partition(profile.compute_partition, profile.memory_partition),
                 hip_id=hip[i],
+                oam_id=profile.oam_ids[i] if profile.oam_ids else None,
             )
             for i, bdf in enumerate(profile.bdfs)
         ),
@@ -75,10 +76,10 @@ def evidence(profile: Profile) -> Evidence:
         whole=True,
         subject=profile.name,
         facts={
-            "link_status": {i: ("X",) + ("U",) * 7 for i in indices},
-            "ecc": {i: {"correctable": 0, "uncorrectable": 0} for i in indices},
-            "pcie_link": {i: {"speed_gts": 32.0, "width": 16, "fatal_error": False} for i in indices},
-            "vram_used": {i: 300 * 1024**2 for i in indices},
+            "link_status": dict.fromkeys(indices, ("X",) + ("U",) * 7),
+            "ecc": dict.fromkeys(indices, {"correctable": 0, "uncorrectable": 0}),
+            "pcie_link": dict.fromkeys(indices, {"speed_gts": 32.0, "width": 16, "fatal_error": False}),
+            "vram_used": dict.fromkeys(indices, 300 * 1024**2),
             "vram_busy": frozenset(),
             "numa_nearest": dict(zip(indices, profile.numa, strict=True)),
             "driver": {"loaded": True, "unbound": ()},

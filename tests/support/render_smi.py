@@ -2,26 +2,30 @@
 
 Layouts follow the tools' own releases; where the captures are at hand, ``tests/captures`` compares byte for byte.
 
-``Profile.faults`` understood here:
+``Profile.faults`` understood here; those without a number are also shown by :mod:`support.render_sys`:
 
-=================== =====================================================================================
-``no_driver``       amdgpu is not loaded
-``no_tools``        the tools are not installed (the shell's answer, exit code 127)
-``no_permission``   the user may not open the device nodes; amd-smi gives no data, rocm-smi (sysfs) works
-``group_warning``   the user is not in ``render`` and ``video``, yet the tool prints its data (ROCm 6.4)
-``low_power``       runtime-suspended GPUs; the data is still there
-``library_error``   one pair makes the library fail, which ends amd-smi's JSON output
-``unreadable:N``    every read of GPU N fails
-``xgmi_down:A-B``   the port of A towards B, and of B towards A, is down
-``xgmi_ras:N``      GPU N counts uncorrectable errors in its XGMI_WAFL block
-``vram_leak:N``     three quarters of GPU N's memory are taken though nothing runs
-=================== =====================================================================================
+====================== ==================================================================================
+``no_driver``          amdgpu is not loaded
+``kfd_missing_gpu``    the last GPU failed its probe: the tools number the others as if it had never been there
+``kfd_no_permission``  the user may not open the device nodes: amd-smi gives no data, rocm-smi (sysfs) works
+``xgmi_down``          GPU 0 counts uncorrectable XGMI errors, and its first link is down; ``xgmi_down:A-B``
+                       only the link between A and B, at both ends
+``ecc_uncorrectable``  GPU 0 counts uncorrectable memory errors
+``vram_leaked``        three quarters of the memory of GPU 0 are taken though nothing runs
+``numa_unknown``       the kernel knows no NUMA node of any GPU
+``no_tools``           the tools are not installed (the shell's answer, exit code 127)
+``group_warning``      the user is not in ``render`` and ``video``, yet the tool prints its data (ROCm 6.4)
+``low_power``          the GPUs are runtime-suspended; the data is still there
+``library_error``      one pair makes the library fail, which ends amd-smi's JSON output
+``unreadable:N``       every read of GPU N fails
+====================== ==================================================================================
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from support.profile import Pair, Profile
@@ -51,6 +55,23 @@ def at_least(release: str, wanted: str) -> bool:
     return parts(release) >= parts(wanted)
 
 
+def seen(profile: Profile) -> Profile:
+    """The machine as the tools see it."""
+    if "numa_unknown" in profile.faults:
+        profile = replace(profile, numa=(None,) * profile.count)
+    if "kfd_missing_gpu" not in profile.faults:
+        return profile
+    left = profile.count - profile.partitions_per_gpu
+    return replace(
+        profile,
+        bdfs=profile.bdfs[:left],
+        numa=profile.numa[:left],
+        hip_ids=profile.hip_ids[:left],
+        oam_ids=profile.oam_ids[:left],
+        pairs={pair: link for pair, link in profile.pairs.items() if max(pair) < left},
+    )
+
+
 def fault_args(profile: Profile, name: str) -> tuple[str, ...]:
     """Arguments of every fault called ``name``: ``xgmi_down:2-5`` -> ``("2-5",)``."""
     return tuple(sorted(f.split(":", 1)[1] for f in profile.faults if f.startswith(name + ":")))
@@ -66,15 +87,15 @@ def seen_pair(profile: Profile, a: int, b: int) -> Pair:
     return UNREADABLE if {a, b} & fault_gpus(profile, "unreadable") else profile.pair(a, b)
 
 
-def _or_na(value: Any) -> str:
+def or_na(value: Any) -> str:
     return "N/A" if value is None else str(value)
 
 
-def _bandwidth(pair: Pair) -> str:
+def bandwidth_text(pair: Pair) -> str:
     return "N/A" if pair.bandwidth is None else f"{pair.bandwidth[0]}-{pair.bandwidth[1]}"
 
 
-def _json(document: Any) -> str:
+def as_json(document: Any) -> str:
     return json.dumps(document, indent=4) + "\n"
 
 
@@ -84,7 +105,7 @@ def _amd_failure(profile: Profile, release: str) -> Output | None:
         return "", "bash: line 1: amd-smi: command not found\n", 127
     if "no_driver" in profile.faults:
         return "", "ERROR:root:Unable to get devices, driver not initialized (amdgpu not found in modules)\n", 255
-    if "no_permission" in profile.faults:
+    if "kfd_no_permission" in profile.faults:
         if at_least(release, "7.1"):
             lines = ["Permission needed to access required GPU device node(s):"]
             for i in range(profile.count):
@@ -95,7 +116,7 @@ def _amd_failure(profile: Profile, release: str) -> Output | None:
     return None
 
 
-def _amd(profile: Profile, release: str, body: str) -> Output:
+def amd_output(profile: Profile, release: str, body: str) -> Output:
     """Add what comes before the data of any amd-smi command."""
     failure = _amd_failure(profile, release)
     if failure is not None:
@@ -114,10 +135,10 @@ def _wrap(release: str, documents: list[dict[str, Any]], *, since: str = "7.0") 
 def _topology_tables(release: str) -> dict[str, Callable[[Pair], str]]:
     tables: dict[str, Callable[[Pair], str]] = {
         "ACCESS": lambda p: {True: "ENABLED", False: "DISABLED", None: "N/A"}[p.accessible],
-        "WEIGHT": lambda p: _or_na(p.weight),
-        "HOPS": lambda p: _or_na(p.hops),
+        "WEIGHT": lambda p: or_na(p.weight),
+        "HOPS": lambda p: or_na(p.hops),
         "LINK TYPE": lambda p: p.type,
-        "NUMA BW": _bandwidth,
+        "NUMA BW": bandwidth_text,
     }
     if at_least(release, "6.3"):
         known = {
@@ -136,8 +157,9 @@ DIAGONAL = {"ACCESS": "ENABLED", "WEIGHT": "0", "HOPS": "0", "NUMA BW": "N/A"}
 
 def amd_smi_topology_text(profile: Profile, release: str) -> Output:
     """``amd-smi topology`` as people read it."""
+    profile = seen(profile)
     if release == "5.7":
-        return _amd(profile, release, _topology_lists(profile))
+        return amd_output(profile, release, _topology_lists(profile))
     blocks = []
     for title, cell in _topology_tables(release).items():
         lines = [f"{title} TABLE:", " " * 12 + "".join(f"{bdf:>13}" for bdf in profile.bdfs)]
@@ -159,16 +181,16 @@ def amd_smi_topology_text(profile: Profile, release: str) -> Output:
             f"  N/A = Not supported\n  T/F = True / False\n  C/NC = {coherent} io links\n"
             "  64,32 = 64 bit and 32 bit atomic support\n  <BW from>-<BW to>\n"
         )
-    return _amd(profile, release, body)
+    return amd_output(profile, release, body)
 
 
 def _topology_lists(profile: Profile) -> str:
     cells: dict[str, tuple[str, Callable[[Pair], str]]] = {
         "LINK_ACCESSIBILITY": ("true", lambda p: "N/A" if p.accessible is None else str(p.accessible).lower()),
-        "WEIGHT": ("0", lambda p: _or_na(p.weight)),
-        "HOPS": ("0", lambda p: _or_na(p.hops)),
+        "WEIGHT": ("0", lambda p: or_na(p.weight)),
+        "HOPS": ("0", lambda p: or_na(p.hops)),
         "LINK_TYPE": ("SELF", lambda p: p.type),
-        "NUMA_BANDWIDTH": ("N/A", _bandwidth),
+        "NUMA_BANDWIDTH": ("N/A", bandwidth_text),
     }
     blocks = []
     for i in range(profile.count):
@@ -183,10 +205,11 @@ def _topology_lists(profile: Profile) -> str:
 
 def amd_smi_topology_json(profile: Profile, release: str, fields: Iterable[str] | None = None) -> Output:
     """``amd-smi topology --json``. ``fields`` limits the keys of a link, as ``-a -t`` and the like do (6.1.1+)."""
+    profile = seen(profile)
     if fault_gpus(profile, "unreadable") or "library_error" in profile.faults:
         # The JSON path gives up at the first failed read, on stdout and with exit code 0.
         error = {"error": "AMDSMI has returned error '-1002' - 'Command not supported'", "code": -1002}
-        return _amd(profile, release, json.dumps(error) + "\n")
+        return amd_output(profile, release, json.dumps(error) + "\n")
     documents: list[dict[str, Any]] = []
     for i, bdf in enumerate(profile.bdfs):
         entry: dict[str, Any] = {"gpu": i}
@@ -208,7 +231,7 @@ def amd_smi_topology_json(profile: Profile, release: str, fields: Iterable[str] 
                     for j in range(profile.count)
                 }
         documents.append(entry)
-    return _amd(profile, release, _json(documents))
+    return amd_output(profile, release, as_json(documents))
 
 
 def _old_value(pair: Pair, key: str, words: bool) -> Any:
@@ -216,7 +239,7 @@ def _old_value(pair: Pair, key: str, words: bool) -> Any:
         if pair.accessible is None:
             return "N/A"
         return ("ENABLED" if pair.accessible else "DISABLED") if words else pair.accessible
-    value: Any = {"weight": pair.weight, "hops": pair.hops, "link_type": pair.type}.get(key, _bandwidth(pair))
+    value: Any = {"weight": pair.weight, "hops": pair.hops, "link_type": pair.type}.get(key, bandwidth_text(pair))
     return "N/A" if value is None else value
 
 
@@ -238,7 +261,7 @@ def _json_link(profile: Profile, release: str, i: int, j: int, fields: Iterable[
             "link_status": {True: "ENABLED", False: "DISABLED", None: "N/A"}[pair.accessible],
             "link_type": pair.type,
             "num_hops": "N/A" if pair.hops is None else pair.hops,
-            "bandwidth": _bandwidth(pair),
+            "bandwidth": bandwidth_text(pair),
         }
         extra = {"coherent": "C" if pair.type == "XGMI" else "NC", "atomics": "64,32", "dma": "T", "bi_dir": "T"}
     if at_least(release, "6.3"):
@@ -255,12 +278,12 @@ def rocm_width(release: str) -> int:
     return 90 if at_least(release, "6.0") else 84 if at_least(release, "5.7") else 80
 
 
-def _banner(title: str, release: str) -> str:
+def banner(title: str, release: str) -> str:
     # rocm-smi centres with str.center.
     return f" {title} ".center(rocm_width(release), "=")
 
 
-def _rocm_failure(profile: Profile) -> Output | None:
+def rocm_failure(profile: Profile) -> Output | None:
     if "no_tools" in profile.faults:
         return "", "bash: line 1: rocm-smi: command not found\n", 127
     if "no_driver" in profile.faults:
@@ -290,7 +313,7 @@ def _rocm_cell(pair: Pair, block: str) -> str | None:
     if block == "type":
         return None if pair.type == "N/A" else pair.type
     if block == "bandwidth":
-        return None if pair.type == "N/A" else _bandwidth(pair)
+        return None if pair.type == "N/A" else bandwidth_text(pair)
     value = {"weight": pair.weight, "hops": pair.hops, "access": pair.accessible}[block]
     return None if value is None else str(value)
 
@@ -299,10 +322,11 @@ def rocm_smi_text(
     profile: Profile, release: str, blocks: tuple[str, ...] = ("weight", "hops", "type", "numa")
 ) -> Output:
     """``rocm-smi --showtopo`` and its parts; ``blocks`` are those of :data:`ROCM_MATRICES` and ``numa``."""
-    failure = _rocm_failure(profile)
+    profile = seen(profile)
+    failure = rocm_failure(profile)
     if failure is not None:
         return failure
-    out = ["", "", _banner("ROCm System Management Interface", release)]
+    out = ["", "", banner("ROCm System Management Interface", release)]
     errors: list[str] = []
     stderr = ""
     if "low_power" in profile.faults:
@@ -312,11 +336,11 @@ def rocm_smi_text(
             stderr = LOW_POWER_70
     for position, block in enumerate(blocks):
         if block == "numa":
-            out.append(_banner("Numa Nodes", release))
+            out.append(banner("Numa Nodes", release))
             out += _rocm_numa_lines(profile, release, errors)
             continue
         title, diagonal, failed, noise, word = ROCM_MATRICES[block]
-        out.append(_banner(title, release))
+        out.append(banner(title, release))
         rows = []
         for i in range(profile.count):
             cells = []
@@ -333,11 +357,11 @@ def rocm_smi_text(
         out += rows
         if position + 1 < len(blocks):
             out.append("")
-    out.append(_banner("End of ROCm SMI Log", release))
+    out.append(banner("End of ROCm SMI Log", release))
     return "\n".join(out) + "\n", "".join(e + "\n" for e in errors) + stderr, 0
 
 
-def _rocm_numa(value: int | None, release: str) -> str:
+def rocm_numa(value: int | None, release: str) -> str:
     # Up to 5.7 an unknown node (-1) is printed unsigned.
     return ("-1" if at_least(release, "6.0") else "4294967295") if value is None else str(value)
 
@@ -353,7 +377,7 @@ def _rocm_numa_lines(profile: Profile, release: str, errors: list[str]) -> list[
         node = "0" if numa is None else str(numa)
         for line in (
             f"GPU[{i}]\t\t: (Topology) Numa Node: {node}",
-            f"GPU[{i}]\t\t: (Topology) Numa Affinity: {_rocm_numa(numa, release)}",
+            f"GPU[{i}]\t\t: (Topology) Numa Affinity: {rocm_numa(numa, release)}",
         ):
             lines.append(line)
             if not at_least(release, "5.0"):
@@ -365,7 +389,8 @@ def rocm_smi_json(
     profile: Profile, release: str, blocks: tuple[str, ...] = ("weight", "hops", "type", "numa")
 ) -> Output:
     """``rocm-smi --showtopo --json`` and its parts: upper triangle only, every value a string."""
-    failure = _rocm_failure(profile)
+    profile = seen(profile)
+    failure = rocm_failure(profile)
     if failure is not None:
         return failure
     document: dict[str, dict[str, str]] = {}
@@ -375,7 +400,7 @@ def rocm_smi_json(
                 continue  # the card disappears, its pairs do not
             document[f"card{i}"] = {
                 "(Topology) Numa Node": "0" if numa is None else str(numa),
-                "(Topology) Numa Affinity": _rocm_numa(numa, release),
+                "(Topology) Numa Affinity": rocm_numa(numa, release),
             }
     words = {"weight": "Weight", "hops": "Hops", "type": "Link type", "access": "Link accessibility"}
     system: dict[str, str] = {}
@@ -394,12 +419,9 @@ def rocm_smi_json(
 # --- amd-smi, the other commands ----------------------------------------------------------------------------------
 
 
-def _release(profile: Profile) -> str:
-    return profile.rocm_version
-
-
 def amd_smi_version_json(profile: Profile, release: str) -> Output:
     """``amd-smi version --json``."""
+    profile = seen(profile)
     document = [
         {
             "tool": "AMDSMI Tool",
@@ -410,11 +432,12 @@ def amd_smi_version_json(profile: Profile, release: str) -> Output:
             "amd_hsmp_driver_version": "N/A",
         }
     ]
-    return _amd(profile, release, _json(document))
+    return amd_output(profile, release, as_json(document))
 
 
 def amd_smi_list_json(profile: Profile, release: str) -> Output:
     """``amd-smi list --json``: stays a bare list in every release."""
+    profile = seen(profile)
     documents: list[dict[str, Any]] = []
     for i, bdf in enumerate(profile.bdfs):
         entry: dict[str, Any] = {"gpu": i, "bdf": bdf, "uuid": _uuid(profile, i)}
@@ -425,7 +448,7 @@ def amd_smi_list_json(profile: Profile, release: str) -> Output:
                 "partition_id": i % profile.partitions_per_gpu,
             }
         documents.append(entry)
-    return _amd(profile, release, _json(documents))
+    return amd_output(profile, release, as_json(documents))
 
 
 def _uuid(profile: Profile, i: int) -> str:
@@ -434,6 +457,7 @@ def _uuid(profile: Profile, i: int) -> str:
 
 def amd_smi_static_json(profile: Profile, release: str) -> Output:
     """``amd-smi static --json``."""
+    profile = seen(profile)
     documents = []
     for i, bdf in enumerate(profile.bdfs):
         numa = profile.numa[i]
@@ -473,7 +497,7 @@ def amd_smi_static_json(profile: Profile, release: str) -> Output:
                 "partition_id": i % profile.partitions_per_gpu,
             }
         documents.append(entry)
-    return _amd(profile, release, _json(_wrap(release, documents)))
+    return amd_output(profile, release, as_json(_wrap(release, documents)))
 
 
 #: Index that the driver gives to the partition profile of a mode.
@@ -482,6 +506,7 @@ PROFILE_INDEX = {"SPX": 0, "DPX": 1, "TPX": 2, "QPX": 2, "CPX": 3}
 
 def amd_smi_partition_json(profile: Profile, release: str) -> Output:
     """``amd-smi partition --json``: one document a section, one after the other, and a legend."""
+    profile = seen(profile)
     current = [
         {
             "gpu_id": i,
@@ -500,15 +525,16 @@ def amd_smi_partition_json(profile: Profile, release: str) -> Output:
         }
         for i in range(0, profile.count, profile.partitions_per_gpu)
     ]
-    return _amd(profile, release, _json(current) + _json(memory) + "\n\nLegend:\n  * = Current mode\n")
+    return amd_output(profile, release, as_json(current) + as_json(memory) + "\n\nLegend:\n  * = Current mode\n")
 
 
 def amd_smi_process_json(profile: Profile, release: str) -> Output:
     """``amd-smi process --json`` of a machine on which nothing runs."""
+    profile = seen(profile)
     documents = [
         {"gpu": i, "process_list": [{"process_info": "No running processes detected"}]} for i in range(profile.count)
     ]
-    return _amd(profile, release, _json(documents))
+    return amd_output(profile, release, as_json(documents))
 
 
 ECC_BLOCKS = ("UMC", "SDMA", "GFX", "MMHUB", "PCIE_BIF", "HDP", "XGMI_WAFL")
@@ -516,65 +542,77 @@ ECC_BLOCKS = ("UMC", "SDMA", "GFX", "MMHUB", "PCIE_BIF", "HDP", "XGMI_WAFL")
 
 def amd_smi_metric_ecc_json(profile: Profile, release: str) -> Output:
     """``amd-smi metric --ecc --ecc-blocks --json``."""
+    profile = seen(profile)
     documents = []
     for i in range(profile.count):
-        bad = 3 if i in fault_gpus(profile, "xgmi_ras") else 0
+        bad = {
+            "XGMI_WAFL": 3 if i == 0 and "xgmi_down" in profile.faults else 0,
+            "UMC": 1 if i == 0 and "ecc_uncorrectable" in profile.faults else 0,
+        }
         blocks = {
-            name: {
-                "correctable_count": 0,
-                "uncorrectable_count": bad if name == "XGMI_WAFL" else 0,
-                "deferred_count": 0,
-            }
+            name: {"correctable_count": 0, "uncorrectable_count": bad.get(name, 0), "deferred_count": 0}
             for name in ECC_BLOCKS
         }
         ecc = {
             "total_correctable_count": 0,
-            "total_uncorrectable_count": bad,
+            "total_uncorrectable_count": sum(bad.values()),
             "total_deferred_count": 0,
             "cache_correctable_count": "N/A",
             "cache_uncorrectable_count": "N/A",
         }
         documents.append({"gpu": i, "ecc": ecc, "ecc_blocks": blocks})
-    return _amd(profile, release, _json(_wrap(release, documents)))
+    return amd_output(profile, release, as_json(_wrap(release, documents)))
+
+
+def leaked(profile: Profile) -> frozenset[int]:
+    """GPUs whose memory is taken though nothing runs."""
+    return frozenset({0}) if "vram_leaked" in profile.faults else frozenset()
 
 
 def amd_smi_metric_memory_json(profile: Profile, release: str) -> Output:
     """``amd-smi metric --mem-usage --json``: whole MB."""
+    profile = seen(profile)
     documents = []
     total = profile.vram_bytes // MIB
     for i in range(profile.count):
-        used = total * 3 // 4 if i in fault_gpus(profile, "vram_leak") else 283
+        used = total * 3 // 4 if i in leaked(profile) else 283
         usage = {
             "total_vram": {"value": total, "unit": "MB"},
             "used_vram": {"value": used, "unit": "MB"},
             "free_vram": {"value": total - used, "unit": "MB"},
         }
         documents.append({"gpu": i, "mem_usage": usage})
-    return _amd(profile, release, _json(_wrap(release, documents)))
+    return amd_output(profile, release, as_json(_wrap(release, documents)))
+
+
+def _down(profile: Profile) -> frozenset[tuple[int, int]]:
+    named = [tuple(sorted(int(n) for n in arg.split("-"))) for arg in fault_args(profile, "xgmi_down")]
+    pairs = {(pair[0], pair[1]) for pair in named}
+    return frozenset(pairs | ({(0, 1)} if "xgmi_down" in profile.faults else set()))
 
 
 def _port_states(profile: Profile, i: int) -> list[str]:
-    """State of the eight XGMI ports: one a peer in order, the rest disabled."""
-    down = {tuple(int(n) for n in arg.split("-")) for arg in fault_args(profile, "xgmi_down")}
+    """State of the XGMI ports: one a peer on another module, in order, the rest disabled."""
     states = []
-    for j in range(profile.count):
-        if i != j and profile.pair(i, j).type == "XGMI":
-            states.append("D" if (i, j) in down or (j, i) in down else "U")
+    for j in range(0, profile.count, profile.partitions_per_gpu):
+        if profile.physical[i] != profile.physical[j] and profile.pair(i, j).type == "XGMI":
+            states.append("D" if (min(i, j), max(i, j)) in _down(profile) else "U")
     return (states + ["X"] * 8)[: max(8, len(states))]
 
 
 def amd_smi_xgmi_status_text(profile: Profile, release: str) -> Output:
     """``amd-smi xgmi -l``: one table in 6.4, ports and a matrix of peers since 7.0."""
+    profile = seen(profile)
     if not at_least(release, "7.0"):
         lines = ["", "XGMI LINK STATUS:", "    bdf           link_status"]
         for i, bdf in enumerate(profile.bdfs):
             lines.append(f"GPU{i}".ljust(7) + f"{bdf}  " + "  ".join(_port_states(profile, i)))
         lines += ["", "* U:Up D:Down X:Disabled"]
-        return _amd(profile, release, "\n".join(lines) + "\n")
+        return amd_output(profile, release, "\n".join(lines) + "\n")
     lines = ["GPU LINK PORT STATUS:", "       bdf           port_num            "]
     for i, bdf in enumerate(profile.bdfs):
         lines.append(f"GPU{i}".ljust(7) + f"{bdf}  " + "  ".join(_port_states(profile, i)))
-    down = {tuple(sorted(int(n) for n in arg.split("-"))) for arg in fault_args(profile, "xgmi_down")}
+    down = _down(profile)
     lines += [
         "",
         "XGMI LINK STATUS:",
@@ -590,12 +628,12 @@ def amd_smi_xgmi_status_text(profile: Profile, release: str) -> Output:
         lines.append(f"GPU{i}\t{bdf}   " + "".join(cells).rstrip())
     lines += ["", "", "Legend:", "  SELF = Current GPU", "  N/A = Not supported"]
     lines += ["  U / D / X = Link is Up / Down / Disabled"]
-    return _amd(profile, release, "\n".join(lines) + "\n")
+    return amd_output(profile, release, "\n".join(lines) + "\n")
 
 
 def render_commands(profile: Profile) -> dict[str, Output]:
     """Answers of the profile's own release, keyed by the command line as ``node_probe`` types it."""
-    release = _release(profile)
+    release = profile.rocm_version
     return {
         "amd-smi topology --json": amd_smi_topology_json(profile, release),
         "amd-smi static --json": amd_smi_static_json(profile, release),
