@@ -79,7 +79,7 @@ class ActionModule(ActionBase):
                 self._diff(entry, before.get(entry["dest"]), states[entry["dest"]]["changes"]) for entry in touched
             ]
         topics = sorted({topic for entry in touched for topic in entry.get("notify") or []})
-        result["notified"] = topics
+        result["changed_units"] = sorted({entry["guard_unit"] for entry in touched if entry.get("guard_unit")})
         if topics and not result.get("failed"):
             # The same key the executor sets for a task's own `notify`; here it depends on which file changed.
             result["_ansible_notify"] = topics

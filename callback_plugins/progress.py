@@ -97,7 +97,7 @@ class CallbackModule(CallbackBase):
         with self._lock:
             self._hosts.add(host.get_name())
 
-    def _done(self, result: Any) -> None:
+    def _done(self, result: Any, **_options: Any) -> None:
         with self._lock:
             self._clear()
             self._hosts.discard(result._host.get_name())

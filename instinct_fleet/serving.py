@@ -130,7 +130,7 @@ def serve_files(
     """
     files: list[dict[str, Any]] = [{"dest": config_dir, "state": "directory", "mode": "0755"}]
     for unit in plan["units"]:
-        guarded = {"notify": [unit["unit"]], "guard_unit": unit["unit"]}
+        guarded = {"guard_unit": unit["unit"]}
         files.append({"dest": unit["config_path"], "content": unit["config"], "mode": "0644", **guarded})
         if unit["key_path"]:
             content = f"VLLM_API_KEY={_key(api_key)}\n"
@@ -144,13 +144,14 @@ def serve_files(
                 "vars": {"unit": dict(unit), "user": user, "groups": list(groups)},
                 "mode": "0644",
                 "validate": "systemd-analyze verify --recursive-errors=no %s",
+                "notify": ["vllm_serve reload"],
                 **guarded,
             }
         )
     for name in surplus:
         instance = name.removeprefix("vllm-").removesuffix(".service")
         for path in (f"/etc/systemd/system/{name}", f"{config_dir}/{instance}.yaml", f"{config_dir}/{instance}.key"):
-            files.append({"dest": path, "state": "absent", "mode": "0644", "notify": ["removed"]})
+            files.append({"dest": path, "state": "absent", "mode": "0644", "notify": ["vllm_serve reload"]})
     return files
 
 
@@ -234,23 +235,28 @@ def verify_failure_text(
     return "\n".join(lines)
 
 
-def _rejected(findings: Sequence[Mapping[str, Any]], *, accept_unknown: bool) -> list[Mapping[str, Any]]:
+def rejects(findings: Sequence[Mapping[str, Any]], *, accept_unknown: bool) -> list[Mapping[str, Any]]:
+    """Return the findings that stop: errors, and unknowns unless they are accepted."""
     severities = ("error",) if accept_unknown else ("error", "unknown")
     return [f for f in findings if f["severity"] in severities]
 
 
-def rejects(findings: Sequence[Mapping[str, Any]], *, accept_unknown: bool) -> list[Mapping[str, Any]]:
-    """Return the findings that stop: errors, and unknowns unless they are accepted."""
-    return _rejected(findings, accept_unknown=accept_unknown)
-
-
 def rejection_text(findings: Sequence[Mapping[str, Any]], *, host: str, policy: str) -> str:
-    """Say what stops a host, one finding a line, with what mends it."""
-    stopping = [f for f in findings if f["severity"] in ("error", "unknown")]
-    lines = [f"{host} is not accepted ({policy}): {len(stopping)} finding{'s' if len(stopping) != 1 else ''}."]
-    for item in stopping:
-        lines.append(f"[{item['severity']}] {item['subject']}: {item['message']} ({item['code']})")
-        lines.append(f"    To mend it: {item['remedy']}")
+    """Say what stops a host and what mends it. Findings that say the same of several subjects share a line."""
+    groups: dict[tuple[str, str, str, str], list[str]] = {}
+    for item in findings:
+        if item["severity"] in ("error", "unknown"):
+            key = (item["severity"], item["code"], item["message"], item["remedy"])
+            groups.setdefault(key, []).append(item["subject"])
+    count = sum(map(len, groups.values()))
+    lines = [f"{host} is not accepted ({policy}): {count} finding{'s' if count != 1 else ''}."]
+    for (severity, code, message, remedy), subjects in groups.items():
+        text = message
+        for subject in subjects:
+            # Some messages begin with their subject already.
+            text = text.removeprefix(f"{subject}: ")
+        lines.append(f"[{severity}] {', '.join(subjects)}: {text} ({code})")
+        lines.append(f"    To mend it: {remedy}")
     return "\n".join(lines)
 
 

@@ -117,6 +117,11 @@ files:
     /etc/vllm/demo.yaml:
       changed: true
       changes: [content, mode]
+changed_units:
+  description: The O(files[].guard_unit) of the files that changed.
+  returned: always
+  type: list
+  elements: str
 """
 
 import base64

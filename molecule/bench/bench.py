@@ -115,6 +115,20 @@ def podman(*arguments: str) -> list[str]:
     return ["podman", *([] if unified else ["--runtime", "runc"]), *arguments]
 
 
+def limits() -> list[str]:
+    """Return podman's options for limits that this process may hand on.
+
+    podman's own defaults ask for more than a machine without CAP_SYS_RESOURCE may allow. What this process may have
+    can be passed on, up to what podman itself was given.
+    """
+    options = []
+    for option, which, most in (("nofile", resource.RLIMIT_NOFILE, 1 << 20), ("nproc", resource.RLIMIT_NPROC, 1 << 15)):
+        hard = resource.getrlimit(which)[1]
+        value = most if hard == resource.RLIM_INFINITY else min(hard, most)
+        options += ["--ulimit", f"{option}={value}:{value}"]
+    return options
+
+
 def install_packages() -> None:
     """Install what the bench lacks on this machine."""
     missing = [package for program, package in HOST_PACKAGES.items() if not shutil.which(program)]
@@ -249,18 +263,11 @@ def up(node: str, *, address: str, profile: str) -> None:
     ask(["podman", "rm", "--force", "--time", "0", node])
     folder = render(node, profile)
     say(f"booting {node} ({profile}) at {address}")
-    # podman's own defaults ask for more than a machine without CAP_SYS_RESOURCE may allow. What this process may have
-    # can be passed on, up to what podman itself was given.
-    limits = []
-    for option, which, most in (("nofile", resource.RLIMIT_NOFILE, 1 << 20), ("nproc", resource.RLIMIT_NPROC, 1 << 15)):
-        hard = resource.getrlimit(which)[1]
-        value = most if hard == resource.RLIM_INFINITY else min(hard, most)
-        limits += ["--ulimit", f"{option}={value}:{value}"]
     run(
         f"booting {node}",
         podman(
             "run", "--detach", "--name", node, "--hostname", node, "--label", LABEL, "--systemd=always",
-            "--network=host", "--privileged", *limits, "--volume", f"{folder}:/opt/replay:ro", name,
+            "--network=host", "--privileged", *limits(), "--volume", f"{folder}:/opt/replay:ro", name,
         ),
         hint="`podman info` tells what it finds wrong with this machine.",
     )
@@ -329,7 +336,7 @@ def models() -> None:
     run(
         "training the tiny models",
         podman(
-            "run", "--rm", "--network=none", "--label", LABEL, "--volume", f"{WHEELHOUSE}:/wheels:ro", "--volume",
+            "run", "--rm", *limits(), "--network=none", "--label", LABEL, "--volume", f"{WHEELHOUSE}:/wheels:ro", "--volume",
             f"{REPO / 'molecule/bench'}:/src:ro", "--volume", f"{MODELS}:/models", image(), "sh", "-c", script,
         ),
     )
