@@ -5,6 +5,7 @@ Each function takes and returns plain lists and dictionaries, as Ansible's filte
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -79,9 +80,7 @@ def serve_plan(
             instance, unit, config_path=config_path, vllm_path=vllm_path, numactl_path=numactl_path
         )
         config = serve_args.render_config(instance, unit, vllm_version=vllm_version)
-        ready = ["/usr/bin/curl", "--silent", "--fail", "--output", "/dev/null", "--noproxy", "*", "--max-time", "10"]
-        ready += ["--retry", "100000", "--retry-delay", "2", "--retry-connrefused", "--retry-all-errors"]
-        ready += ["--retry-max-time", str(start_timeout), f"{url}/health"]
+        ready = [f"{config_dir}/wait-ready", f"{url}/health", str(start_timeout)]
         test = instance.smoke_test
         units.append(
             {
@@ -128,7 +127,10 @@ def serve_files(
     Every file of an instance is guarded by its unit: with Restart=always a changed file would take effect at the next
     crash, at a time that nobody chose.
     """
-    files: list[dict[str, Any]] = [{"dest": config_dir, "state": "directory", "mode": "0755"}]
+    files: list[dict[str, Any]] = [
+        {"dest": config_dir, "state": "directory", "mode": "0755"},
+        {"dest": f"{config_dir}/wait-ready", "template": "wait-ready.sh.j2", "mode": "0755", "validate": "sh -n %s"},
+    ]
     for unit in plan["units"]:
         guarded = {"guard_unit": unit["unit"]}
         files.append({"dest": unit["config_path"], "content": unit["config"], "mode": "0644", **guarded})
@@ -228,11 +230,32 @@ def verify_failure_text(
             f"{name} is {state.get('ActiveState', 'unknown')} ({state.get('SubState', 'unknown')}), result "
             f"{state.get('Result', 'unknown')}, restarted {state.get('NRestarts', '?')} times"
         )
-    text = journal.strip()
-    if text:
+    causes = root_causes(journal)
+    if causes:
+        lines.append("What it logged as the cause:")
+        lines.extend(f"    {cause}" for cause in causes)
+    last = [line for line in journal.splitlines() if line.strip()][-8:]
+    if last:
         lines.append("The last lines of the journal:")
-        lines.extend(text.splitlines()[-25:])
+        lines.extend(f"    {line[:200]}" for line in last)
     return "\n".join(lines)
+
+
+#: How a Python exception ends, behind whatever vLLM's logger puts in front of it.
+_EXCEPTION = re.compile(r"(?:^|\] |\s)((?:\w+\.)*\w*(?:Error|Exception|Interrupt)): (.+)$")
+
+
+def root_causes(journal: str, *, most: int = 3) -> list[str]:
+    """Return the first exceptions that a log holds, without those that only say that another process failed."""
+    causes: list[str] = []
+    for line in journal.splitlines():
+        found = _EXCEPTION.search(line)
+        if not found or line.lstrip().startswith("File "):
+            continue
+        text = f"{found.group(1)}: {found.group(2).strip()}"[:300]
+        if "See root cause above" not in text and text not in causes:
+            causes.append(text)
+    return causes[:most]
 
 
 def rejects(findings: Sequence[Mapping[str, Any]], *, accept_unknown: bool) -> list[Mapping[str, Any]]:

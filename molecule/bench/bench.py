@@ -267,7 +267,7 @@ def up(node: str, *, address: str, profile: str) -> None:
         f"booting {node}",
         podman(
             "run", "--detach", "--name", node, "--hostname", node, "--label", LABEL, "--systemd=always",
-            "--network=host", "--privileged", *limits(), "--volume", f"{folder}:/opt/replay:ro", name,
+            "--network=host", "--privileged", "--shm-size=4g", *limits(), "--volume", f"{folder}:/opt/replay:ro", name,
         ),
         hint="`podman info` tells what it finds wrong with this machine.",
     )
