@@ -31,8 +31,8 @@ _RVS_GPU = re.compile(
     r"\(Device (?P<device>\d{1,6})\)\s*$",
     re.M,
 )
-_TB_ROW = re.compile(r"^\s*GPU (\d{1,4})\s*\|(.+)$", re.M)
-_TB_HEAD = re.compile(r"^\s*\|(?:\s*GPU \d+\s*\|)+.*PCIe Bus ID", re.M)
+_TB_ROW = re.compile(r"^[ \t]*GPU (\d{1,4})[ \t]*\|(.+)$", re.M)
+_TB_HEAD = re.compile(r"^[ \t]*\|(?:[ \t]*GPU \d{1,4}[ \t]*\|)+.*PCIe Bus ID", re.M)
 
 #: Recognised and declined: pattern, kind, what it is, what to collect instead.
 _DECLINED: tuple[tuple[re.Pattern[str], str, str, str], ...] = (

@@ -218,7 +218,7 @@ class _Tree:
             promised = values.get("p2p_links_count") or 0  # kernels before 6.0 have no p2p_links
             seen = counted.get((number, "p2p_links"), 0)
             self.p2p_promised |= promised > 0
-            if seen and promised != seen:
+            if self.p2p_read and promised != seen:
                 self.truncated.append(f"node {number} has {seen} p2p_links, its properties say {promised}")
         known_nodes = set(self.nodes) | set(self.hidden)
         absent = sorted({target for _source, target in self.edges if target not in known_nodes})

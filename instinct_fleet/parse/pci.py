@@ -390,7 +390,7 @@ def _parse_dmesg(text: str) -> Reading:
     """Read amdgpu's failures to take a GPU out of a kernel log."""
     failed: dict[str, list[str]] = {}
     for line in text.splitlines():
-        match = _PROBE_FAILED.search(line)
+        match = _PROBE_FAILED.search(line[:2000])
         if match:
             failed.setdefault(match["bdf"].lower(), []).append(quote(line))
     findings = [

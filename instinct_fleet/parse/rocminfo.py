@@ -22,6 +22,8 @@ from instinct_fleet.parse.base import Aspect, Reading
 from instinct_fleet.parse.symptoms import instead_of_data, note, quote, unsupported
 
 KIND = TOOL = "rocminfo"
+#: No field is longer; what is beyond is not looked at.
+LINE = 500
 
 _AGENT = re.compile(r"^Agent (\d{1,5})\s*$")
 _FIELD = re.compile(r"^  (?P<name>[A-Z][\w ().:/-]*?):\s+(?P<value>\S.*?)\s*$")
@@ -75,7 +77,8 @@ def _agents(text: str) -> list[_Agent]:
     """Split the listing into agents. A block without its heading (an excerpt) starts at a ``Name:`` of level one."""
     agents: list[_Agent] = []
     section = ""
-    for line in text.splitlines():
+    for whole in text.splitlines():
+        line = whole[:LINE]
         heading = _AGENT.match(line)
         if heading:
             agents.append(_Agent(int(heading[1])))
