@@ -95,8 +95,8 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
     """
     cpus: set[int] = set()
     for part in filter(None, (p.strip() for p in text.strip().split(","))):
-        first, _, last = part.partition("-")
-        numbers = all(number.isdecimal() and len(number) < 6 for number in (first, last or first))
+        first, dash, last = part.partition("-")
+        numbers = all(number.isdecimal() and len(number) < 6 for number in (first, last if dash else first))
         if not numbers or (last and int(last) < int(first)):  # five digits: far above any machine, and cheap to expand
             raise ValueError(f"not a CPU list: {text[:80]!r}")
         cpus.update(range(int(first), int(last or first) + 1))

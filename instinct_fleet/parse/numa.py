@@ -18,7 +18,7 @@ from instinct_fleet.parse.symptoms import instead_of_data, note, quote, refuse, 
 LOCAL_DISTANCE = 10
 
 _AVAILABLE = re.compile(r"^available: (\d{1,5}) nodes? \((.*)\)\s*$", re.M)
-_CPUS = re.compile(r"^node (\d{1,5}) cpus:[ \t]*((?:\d{1,5}[ \t]*)*?)\s*$", re.M)
+_CPUS = re.compile(r"^node (\d{1,5}) cpus:([\d \t]*)$", re.M)
 _SIZE = re.compile(r"^node (\d{1,5}) (size|free): (\d{1,15}) MB\s*$", re.M)
 _ROW = re.compile(r"^[ \t]*(\d{1,5}):((?:[ \t]+\d{1,5})+)[ \t]*$", re.M)
 _NODES = re.compile(r"^NUMA node\(s\):[ \t]*(\d{1,9})\s*$", re.M)
@@ -30,7 +30,7 @@ def sniff(text: str) -> bool:
     return bool(
         _AVAILABLE.search(text)
         or _CPUS.search(text)
-        or re.search(r"^\s*(?:\"field\":\s*\")?(?:NUMA node\(s\)|Socket\(s\)|Thread\(s\) per core):", text, re.M)
+        or re.search(r"^[ \t]*(?:\"field\":\s*\")?(?:NUMA node\(s\)|Socket\(s\)|Thread\(s\) per core):", text, re.M)
         or "No NUMA available on this system" in text
     )
 
@@ -57,7 +57,11 @@ def _parse_numactl(text: str) -> Reading:
     for number, listed in _CPUS.findall(text):
         if int(number) in cpus:
             lost.append(f"node {number} is listed twice")
-        cpus[int(number)] = tuple(sorted({int(cpu) for cpu in listed.split()}))
+        tokens = listed.split()
+        if any(len(token) > 5 for token in tokens):
+            lost.append(f"the CPUs of node {number} are not numbers of CPUs")
+            continue
+        cpus[int(number)] = tuple(sorted({int(cpu) for cpu in tokens}))
     sizes: dict[tuple[int, str], int] = {
         (int(number), what): int(mib) * 1024**2 for number, what, mib in _SIZE.findall(text)
     }
@@ -228,4 +232,4 @@ def _check_nodes(subject: str, nodes: Iterable[NumaNode], *, with_distances: boo
                 ]
     if not wrong:
         return []
-    return [note("collect_unexpected", "unknown", subject, f"NUMA nodes that cannot be: {'; '.join(wrong[:3])}")]
+    return [note("collect_inconsistent", "error", subject, f"NUMA nodes that cannot be: {'; '.join(wrong[:3])}")]

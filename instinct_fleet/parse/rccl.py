@@ -15,6 +15,8 @@ Facts of a reading:
 ``error_column``  whether an old release printed the largest error instead of the number of wrong values
 ``average``     ``Avg bus bandwidth``. Never a gate: a healthy 8x MI300X shows about 110
 ``max_bytes``   the largest size that was asked for; None when unknown
+``gpus``, ``size``, ``busbw``, ``wrong``  what decides: ranks on one host, the largest size in bytes, the lowest
+                in-place bus bandwidth there in GB/s, the wrong values of all rows; each None where not certain
 """
 
 from __future__ import annotations
@@ -104,7 +106,7 @@ def parse(text: str, *, stderr: str = "", rc: int | None = None) -> Reading:
         failed = _FAILED.search(f"{text}\n{stderr}")
         if failed and (sniff(text) or not text.strip()):
             message = f"the run ended before its first result: {quote(failed[0])}"
-            return refuse(KIND, TOOL, note("collect_tool_failed", "error", TOOL, message))
+            return refuse(KIND, TOOL, note("collect_library_error", "error", TOOL, message))
         refused = instead_of_data(KIND, "all_reduce_perf", text, stderr=stderr, rc=rc)
         if refused is None and sniff(text):
             refused = refuse(KIND, TOOL, note("collect_truncated", "error", TOOL, "the run holds no row of results"))
@@ -112,9 +114,10 @@ def parse(text: str, *, stderr: str = "", rc: int | None = None) -> Reading:
     extra: list[Finding] = []
     failed = _FAILED.search(f"{text}\n{stderr}")
     if failed:
-        extra.append(note("collect_tool_failed", "error", TOOL, f"the run failed: {quote(failed[0])}"))
-    elif rc:
-        extra.append(note("collect_tool_failed", "error", TOOL, f"the run ended with exit code {rc}; expected 0"))
+        extra.append(note("collect_library_error", "error", TOOL, f"the run failed: {quote(failed[0])}"))
+    elif rc and not reading.facts["wrong"]:  # with wrong values it always does
+        message = f"the run ended with exit code {rc} although its results are right; expected 0"
+        extra.append(note("collect_exit_code", "unknown", TOOL, message))
     findings = (*reading.findings, *extra)
     return Reading(
         kind=KIND,
@@ -144,6 +147,7 @@ def _measure(time: object, algbw: object, busbw: object, wrong: object) -> Measu
 def _parse_text(text: str) -> Reading:
     rows: list[Row] = []
     bad: list[str] = []
+    reduces_to_all = True
     for line in text.splitlines():
         if not _ROW.match(line):
             continue
@@ -152,6 +156,7 @@ def _parse_text(text: str) -> Reading:
         if len(tokens) < 11 or len(tokens) > 13:
             bad.append(quote(line, 60))
             continue
+        reduces_to_all &= len(tokens) == 13 and tokens[3] != "none" and tokens[4] == "-1"
         rows.append(Row(int(tokens[0]), tokens[2], _measure(*halves[:4]), _measure(*halves[4:])))
     devices = [m.groupdict() for m in _DEVICE.finditer(text)]
     asked, bounds, average = _ASKED.search(text), _BOUNDS.search(text), _AVERAGE.search(text)
@@ -174,6 +179,7 @@ def _parse_text(text: str) -> Reading:
         asked=(int(asked[1]), int(asked[2])) if asked else None,
         factor=int(asked[3]) if asked and asked[3] and asked[4] == "factor" else None,
         bounds=(int(bounds[1]), bounds[2] == "OK") if bounds else None,
+        reduces_to_all=reduces_to_all,
         error_column=heading is not None and re.search(r"\berror\b", heading[0]) is not None,
         average=float(average[1]) if average and _number(average[1]) is not None else None,
         findings=findings,
@@ -258,6 +264,7 @@ def _reading(
     factor: int | None = None,
     bounds: tuple[int, bool] | None = None,
     error_column: bool = False,
+    reduces_to_all: bool = False,
     average: float | None = None,
     findings: Sequence[Finding] = (),
 ) -> Reading:
@@ -269,12 +276,24 @@ def _reading(
         collective = "all_reduce"
         if ranks is None:
             ranks, source = deduced, "figures"
+    elif collective is None and ranks and reduces_to_all and _busbw_factor(rows) is not None:
+        # Two ranks make a factor of 1, as other collectives do; but those reduce to one rank or not at all.
+        factor_seen = _busbw_factor(rows) or 0.0
+        collective = "all_reduce" if abs(factor_seen - 2 * (ranks - 1) / ranks) < RELATIVE else None
     places = [(device["host"], device["device"]) for device in devices]
     numbers = [int(device["rank"]) for device in devices]
     if len(places) != len(set(places)) or sorted(numbers) != list(range(len(numbers))):
         message = f"the {len(devices)} device lines are not one for each rank and GPU"
-        found.append(note("collect_unexpected", "unknown", TOOL, message))
+        found.append(note("collect_inconsistent", "error", TOOL, message))
     found += _missing_rows(rows, asked, factor, average)
+    hosts = len({device["host"] for device in devices}) or None
+    certain = ranks is not None and collective == "all_reduce" and hosts in (None, 1)
+    largest = max((row.size for row in rows), default=None)
+    gate = [row for row in rows if row.size == largest]
+    best = [row.in_place.busbw for row in gate if row.in_place and row.in_place.busbw is not None]
+    wrong = [m.wrong for row in rows for m in (row.out_of_place, row.in_place) if m is not None]
+    if not certain or len(best) != len(gate) or _contradiction(gate, ranks or 0) is not None:
+        best = []
     return Reading(
         kind=KIND,
         tool=TOOL,
@@ -285,12 +304,16 @@ def _reading(
             "collective": collective,
             "ranks": ranks,
             "ranks_source": source,
-            "hosts": len({device["host"] for device in devices}) or None,
+            "hosts": hosts,
             "devices": tuple(sorted({device["name"] for device in devices})),
             "out_of_bounds": bounds,
             "error_column": error_column,
             "average": average,
             "max_bytes": asked[1] if asked else None,
+            "gpus": ranks if certain else None,
+            "size": largest,
+            "busbw": min(best, default=None),
+            "wrong": sum(w for w in wrong if w) if any(wrong) else None if None in wrong else 0,
         },
         findings=tuple(found),
     )
@@ -336,17 +359,19 @@ def _agrees(row: Row, measure: Measure) -> bool:
 
 def _ranks_of_all_reduce(rows: Sequence[Row]) -> int | None:
     """Deduce the ranks from busbw / algbw = 2 (n - 1) / n, which above 1 only all_reduce has; None when it does not."""
+    ratio = _busbw_factor(rows)
+    if ratio is None or not 1.2 < ratio < 1.97:  # above 64 ranks the figures are too coarse to tell
+        return None
+    nearest = round(2 / (2 - ratio))
+    return nearest if abs(2 * (nearest - 1) / nearest - ratio) <= RELATIVE / 2 else None
+
+
+def _busbw_factor(rows: Sequence[Row]) -> float | None:
+    """Return busbw / algbw of the largest size; None where it cannot be told."""
     for row in sorted(rows, key=lambda r: -r.size):
         for measure in (row.in_place, row.out_of_place):
-            if measure is None or not _agrees(row, measure) or not measure.algbw or (measure.algbw or 0) < 1:
-                continue
-            ratio = (measure.busbw or 0) / measure.algbw
-            if not 1.2 < ratio < 1.97:  # above 64 ranks the figures are too coarse to tell
-                return None
-            ranks = 2 / (2 - ratio)
-            nearest = round(ranks)
-            close = abs(2 * (nearest - 1) / nearest - ratio) <= ABSOLUTE / measure.algbw + RELATIVE / 4
-            return nearest if close else None
+            if measure is not None and _agrees(row, measure) and (measure.algbw or 0) >= 1:
+                return (measure.busbw or 0) / (measure.algbw or 1)
     return None
 
 
@@ -398,7 +423,10 @@ def judge(reading: Reading, *, gpus: int | None = None, policy: str | None = Non
     rows: tuple[Row, ...] = reading.facts["points"]
     found += _judge_results(rows, reading.facts["out_of_bounds"], error_column=reading.facts["error_column"])
     policy = policy or policy_of(reading)
-    reason = _not_comparable(reading, gpus, policy)
+    ranks: int | None = reading.facts["ranks"]
+    if ranks is None and reading.facts["collective"] == "all_reduce":
+        ranks = gpus  # the figures, which depend on it, are held against it below
+    reason = _not_comparable(reading, ranks, gpus, policy)
     largest = max((row.size for row in rows), default=0)
     gate = [row for row in rows if row.size == largest]
     measures = [row.in_place for row in gate]
@@ -408,13 +436,13 @@ def judge(reading: Reading, *, gpus: int | None = None, policy: str | None = Non
     if reason is None and (not measures or any(m is None or m.busbw is None for m in measures)):
         reason = "the largest size has no in-place result; expected one for the gate"
     if reason is None:
-        reason = _contradiction(gate, int(reading.facts["ranks"]))
+        reason = _contradiction(gate, ranks or 0)
     if reason is None and largest < floors()["plateau_size"]:
         reason = f"the largest size is {largest} bytes; below 1 GiB the bandwidth is not that of the links"
     if reason is not None:
         found.append(_not_judged(reason))
         return tuple(found)
-    found += _judge_bandwidth(min(best), largest, int(reading.facts["ranks"]), str(policy))
+    found += _judge_bandwidth(min(best), largest, ranks or 0, str(policy))
     return tuple(found)
 
 
@@ -440,33 +468,33 @@ def _judge_results(rows: Sequence[Row], bounds: tuple[int, bool] | None, *, erro
     return found
 
 
-def _not_comparable(reading: Reading, gpus: int | None, policy: str | None) -> str | None:
+def _not_comparable(reading: Reading, ranks: int | None, gpus: int | None, policy: str | None) -> str | None:
     """Return why a run cannot be held against a floor, or None."""
     facts = reading.facts
-    ranks, collective, hosts = facts["ranks"], facts["collective"], facts["hosts"]
+    collective, hosts = facts["collective"], facts["hosts"]
     if collective is not None and collective != "all_reduce":
         return f"{collective} was run; floors are published for all_reduce"
     if hosts is not None and hosts > 1:
         return f"the run spans {hosts} hosts; floors are for one node"
     if ranks is None:
-        return "neither the devices nor the figures tell how many ranks ran"
+        return "neither the devices nor the figures tell how many ranks ran; tell it with --gpus"
     if gpus is not None and ranks != gpus:
         return f"the run had {ranks} ranks, {gpus} GPUs were to be tested"
     if collective is None:
         return "neither the text nor the figures tell which collective ran; expected all_reduce"
+    if policy is not None and policy not in policies():
+        return f"no floors are known for policy {policy}; known are {', '.join(policies())}"
     told = policy_of(reading)
     if policy is not None and told is not None and policy != told:
         return f"the devices are of {told} ({', '.join(facts['devices'])}), the policy is {policy}"
     if policy is None:
         return "the run does not name one known GPU model; tell it with --policy"
-    if policy not in policies():
-        return f"no floors are known for policy {policy}; known are {', '.join(policies())}"
     return None
 
 
 def _contradiction(gate: Sequence[Row], ranks: int) -> str | None:
     """Return what is wrong with the figures of the gating rows, or None."""
-    factor = 2 * (ranks - 1) / ranks
+    factor = 2 * (ranks - 1) / ranks if ranks else 0.0
     for row in gate:
         measure = row.in_place
         if measure is None or measure.busbw is None or measure.algbw is None:

@@ -22,6 +22,8 @@ from instinct_fleet.parse.base import Aspect, Reading
 from instinct_fleet.parse.symptoms import instead_of_data, note, quote, unsupported
 
 KIND = TOOL = "rocminfo"
+#: No field is longer; what is beyond is not looked at.
+LINE = 500
 
 _AGENT = re.compile(r"^Agent (\d{1,5})\s*$")
 _FIELD = re.compile(r"^  (?P<name>[A-Z][\w ().:/-]*?):\s+(?P<value>\S.*?)\s*$")
@@ -65,7 +67,7 @@ def parse(text: str, *, stderr: str = "", rc: int | None = None) -> Reading:
         if refused is None and sniff(text):
             failed = re.search(r"^.*(?:hsa|HSA)\S*.*(?:error|fail|returned).*$", f"{text}\n{stderr}", re.M | re.I)
             said = quote(failed[0]) if failed else "no agent is listed"
-            finding = note("collect_tool_failed", "error", TOOL, f"rocminfo showed no agent: {said}")
+            finding = note("collect_library_error", "error", TOOL, f"rocminfo showed no agent: {said}")
             refused = Reading(kind=KIND, tool=TOOL, complete=False, findings=(finding,), refused=True)
         return refused or unsupported(KIND, TOOL, text, "the agents that `rocminfo` lists")
     return _reading(agents, text, stderr, rc)
@@ -75,7 +77,8 @@ def _agents(text: str) -> list[_Agent]:
     """Split the listing into agents. A block without its heading (an excerpt) starts at a ``Name:`` of level one."""
     agents: list[_Agent] = []
     section = ""
-    for line in text.splitlines():
+    for whole in text.splitlines():
+        line = whole[:LINE]
         heading = _AGENT.match(line)
         if heading:
             agents.append(_Agent(int(heading[1])))
@@ -136,9 +139,9 @@ def _reading(agents: list[_Agent], text: str, stderr: str, rc: int | None) -> Re
         remedy = "check the rights on /dev/kfd and /dev/dri/renderD*, and ROCR_VISIBLE_DEVICES"
         findings.append(note("collect_empty", "unknown", TOOL, message, remedy=remedy))
     if stderr.strip():
-        findings.append(note("collect_unexpected", "warning", TOOL, f"rocminfo also said: {quote(stderr)}"))
+        findings.append(note("collect_noise", "warning", TOOL, f"rocminfo also said: {quote(stderr)}"))
     if rc:
-        findings.append(note("collect_tool_failed", "unknown", TOOL, f"rocminfo ended with exit code {rc}; expected 0"))
+        findings.append(note("collect_exit_code", "warning", TOOL, f"rocminfo ended with exit code {rc}; expected 0"))
     collects: set[Aspect] = {"arch", "device_id", "driver"}
     if located and all(gpu.vram_bytes for _bdfid, _hip, gpu, _agent in located):
         collects.add("vram")
