@@ -22,6 +22,7 @@ Facts filled (by GPU number unless said otherwise; sizes in bytes; None: asked f
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -551,8 +552,12 @@ def _row_cells(text: str, count: int) -> list[str] | None:
     if len(tokens) == count:
         return tokens
     for start in (1, 0):  # left-aligned after a blank, or right-aligned (6.0)
-        cut = [text[start + 13 * i : start + 13 * (i + 1)].strip() for i in range(count)]
-        if all(cut) and len(text.rstrip()) <= 13 * count + start and not any(" " in cell for cell in cut):
+        raw = [text[start + 13 * i : start + 13 * (i + 1)] for i in range(count)]
+        cut = [cell.strip() for cell in raw]
+        # Cells may touch only where one fills its width; else the cut went through a word.
+        touching = [(a, b) for a, b in itertools.pairwise(raw) if a[-1:].strip() and b[:1].strip()]
+        full = all(len((a if start else b).strip()) == 13 for a, b in touching)
+        if all(cut) and full and len(text.rstrip()) <= 13 * count + start and not any(" " in cell for cell in cut):
             return cut
     return None
 
@@ -708,8 +713,8 @@ def _note_partitions(draft: smi.Draft, unread: Sequence[int]) -> None:
         draft.note(
             "collect_partition_unknown",
             "unknown",
-            f"the partition of GPU {smi.some(sorted(set(unread)))} is N/A, expected a mode such as SPX and NPS1; models "
-            "before MI300 have none",
+            f"the partition of GPU {smi.some(sorted(set(unread)))} is N/A, expected a mode such as SPX and NPS1; "
+            "models before MI300 have none",
             "run the collection with become: true",
         )
 
