@@ -9,9 +9,6 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from instinct_fleet.parse import read
-from instinct_fleet.parse.base import Reading
 from support.mutate import mutate, remove_cell
 from support.profile import PROFILES
 from support.render_smi import (
@@ -30,6 +27,9 @@ from support.render_smi_text import (
     amd_smi_xgmi_metric_text,
     as_text,
 )
+
+from instinct_fleet.parse import read
+from instinct_fleet.parse.base import Reading
 
 SMALL = ("mi300x_8", "mi210_2x4", "mi300a_4", "mi355x_8")
 
