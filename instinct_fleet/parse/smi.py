@@ -645,12 +645,13 @@ def _say_what_is_missing(
             )
     else:
         dead = []
-    rest = [f"{_name(pair)} ({', '.join(sorted(words))})" for pair, words in sorted(unread.items())]
-    if rest:
+    if unread:
+        words = sorted(set().union(*unread.values()))
         draft.note(
             "collect_partial",
             "unknown",
-            f"{len(rest)} of {len(numbers) * (len(numbers) - 1) // 2} pairs could not be read in full: {some(rest)}",
+            f"{len(unread)} of {len(numbers) * (len(numbers) - 1) // 2} pairs have no {' or no '.join(words)}: "
+            + some([_name(pair) for pair in sorted(unread)], 8),
             "read `dmesg | grep amdgpu`, then run the tool again as root",
         )
 
