@@ -553,8 +553,8 @@ def fill_links(draft: Draft, tables: Mapping[Aspect, Cells], gpus: Iterable[int]
             read = [reader(raw) for raw in raws]
             known = [v for v in read if v is not None]
             if aspect == "link_type":
-                known = [str(v).upper() for v in known]
-                strange += [f"{word} {a}-{b} is {v}" for v in known if v not in ("XGMI", "PCIE")]
+                strange += [f"{word} {a}-{b} is {v}" for v in known if str(v).upper() not in ("XGMI", "PCIE")]
+                known = [v for v in (str(v).upper() for v in known) if v in ("XGMI", "PCIE")]
             else:
                 strange += [
                     f"{word} {a}-{b} is {raw}"
