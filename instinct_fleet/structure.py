@@ -10,7 +10,7 @@ from instinct_fleet.findings import finding
 from instinct_fleet.model import Finding, sort_findings
 from instinct_fleet.parse import rccl
 from instinct_fleet.parse.base import Evidence
-from instinct_fleet.policy import all_links, gpu_name, hives, is_pcie, link_seen, pair_name
+from instinct_fleet.policy import ASPECTS, all_links, gpu_name, hives, is_pcie, link_seen, pair_name
 
 #: Share of a GPU's memory that nothing takes on an idle GPU; a hang was seen to leave 75 % behind.
 VRAM_TAKEN_PERCENT = 50
@@ -30,6 +30,7 @@ def structural(evidence: Evidence) -> tuple[Finding, ...]:
         if aspect in evidence.collects:
             found += judge(evidence)
     found += memory(evidence)
+    found += _not_collected(evidence)
     for reading in evidence.readings:
         if reading.kind == rccl.KIND:
             found += rccl.judge(reading)
@@ -38,6 +39,20 @@ def structural(evidence: Evidence) -> tuple[Finding, ...]:
             finding("simulated_hardware", evidence.subject, "simulated hardware: the GPUs of this node are replayed")
         )
     return sort_findings(found)
+
+
+def _not_collected(e: Evidence) -> Iterator[Finding]:
+    """List what other tools would have shown: for information, and as unknown where a whole bundle lacks it."""
+    tools = ", ".join(dict.fromkeys(r.kind for r in e.readings)) or "nothing"
+    for aspect, (what, command) in ASPECTS.items():
+        if aspect not in e.collects and aspect not in ("busbw", "link_weight", "link_bandwidth"):
+            yield finding(
+                "not_collected",
+                e.subject,
+                f"{what} not collected; read were: {tools}",
+                severity="unknown" if e.whole else "info",
+                remedy=f"Run `{command}`, or collect the node with `node_probe`.",
+            )
 
 
 def _some(names: list[str]) -> str:

@@ -421,7 +421,9 @@ def _blocks(draft: smi.Draft, text: str) -> list[dict[str, Any]]:
         parent = stack[-1][1]
         if value is None:
             child: dict[str, Any] = {}
-            parent[key] = child
+            # A section may come several times, as PROCESS_INFO does: once for each process.
+            before = parent.get(key)
+            parent[key] = child if before is None else [*(before if isinstance(before, list) else [before]), child]
             stack.append((depth, child))
         elif key in parent and parent[key] != value:
             odd.append(line.strip())
@@ -445,6 +447,7 @@ def _read_topology_tables(draft: smi.Draft, text: str) -> None:
     title: str | None = None
     stray: list[str] = []
     aligned_right = False
+    odd: list[str] = []
     gaps, gap = 0, False
     legend = False
     for line in text.split("\n"):
@@ -467,7 +470,9 @@ def _read_topology_tables(draft: smi.Draft, text: str) -> None:
             continue
         # Right-aligned cells that fill their width touch the label too.
         label = re.match(r"^\s*([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])(.*)$", line)
-        if title is None or label is None:
+        if label is None and not smi.BDF.search(line):
+            odd.append(line.strip())
+        elif title is None or label is None:
             stray.append(line.strip())
         elif title in heads and not smi.BDF.search(label.group(2)):
             bdf = label.group(1).lower()
@@ -489,6 +494,13 @@ def _read_topology_tables(draft: smi.Draft, text: str) -> None:
         )
         return
     draft.layout = _table_layout(rows, aligned_right, gaps)
+    if odd:
+        draft.note(
+            "collect_noise",
+            "warning",
+            f"{len(odd)} lines are none that amd-smi prints here: {odd[0][:120]}",
+            "run the command by hand and read the remark",
+        )
     _fill_tables(draft, order, heads, rows, stray, right=aligned_right)
 
 
@@ -651,7 +663,7 @@ def _read_static(draft: smi.Draft, documents: Numbered) -> None:
         driver = document.get("driver")
         if isinstance(driver, Mapping):
             draft.facts["driver"] = {
-                "name": smi.text_of(_take(driver, "name", "")) or smi.text_of(_take(driver, "name")),
+                "name": smi.text_of(_take(driver, "name")),
                 "version": smi.text_of(_take(driver, "version")),
             }
             draft.collects.add("driver")
@@ -749,17 +761,18 @@ def _read_partition_tables(draft: smi.Draft, text: str) -> None:
     documents: list[dict[str, Any]] = []
     head: list[str] = []
     odd: list[str] = []
+    title = ""
     for line in text.split("\n"):
         tokens = line.split()
         if not tokens or line.strip() in ("Legend:", "* = Current mode"):
             continue
         if re.fullmatch(r"[A-Z_]+:", line.strip()):
-            head = []
+            title, head = line.strip(), []
         elif tokens[0] in ("GPU_ID", "RESOURCE_INDEX"):
             head = [t.lower() for t in tokens]
         elif head and len(tokens) == len(head):
             documents.append(dict(zip(head, tokens, strict=True)))
-        else:
+        elif not title.startswith("ACCELERATOR_PARTITION"):  # whose cells are left empty where they repeat
             odd.append(line.strip())
     numbered = [(n, d) for d in documents if (n := smi.int_of(d.get("gpu_id"))) is not None and 0 <= n < 4096]
     for number, _document in numbered:

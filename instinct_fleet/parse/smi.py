@@ -218,7 +218,16 @@ RULES: tuple[Rule, ...] = (
         "the user may not open the GPU's device nodes",
         _GROUPS,
     ),
-    Rule(r"^\*{20,}\s*$|^\*\* WARNING:\s+\*\*\s*$|'CTRL' \+ 'C' to stop watching", "", None, None, "", ""),
+    Rule(
+        # A box of asterisks, a remark for who watches, the prompt of who captured.
+        r"^\*{20,}\s*$|^\*\* WARNING:\s+\*\*\s*$|'CTRL' \+ 'C' to stop watching"
+        r"|^(\S+@\S+[^#$]*)?[#$>] *(sudo +)?(\S*/)?(amd-smi|rocm-smi)\b",
+        "",
+        None,
+        None,
+        "",
+        "",
+    ),
     Rule(
         r"requires? sudo/root permissions|[Pp]lease run (the command )?with sudo",
         "collect_permission",
@@ -246,12 +255,20 @@ RULES: tuple[Rule, ...] = (
         "install ROCm's tools (role rocm) or add /opt/rocm/bin to node_probe's tool_paths",
     ),
     Rule(
-        r"/dev/kfd|[Pp]ermission denied|Operation not permitted|AMDSMI_STATUS_NO_PERM\b",
+        r"/dev/kfd|[Pp]ermission denied|Operation not permitted|AMDSMI_STATUS_NO_PERM\b|a password is required",
         "collect_permission",
         "unknown",
         "error",
         "something may not be read by this user",
         _GROUPS,
+    ),
+    Rule(
+        r"No (AMD |supported )?(GPU|device)s? (were )?(specified|detected|found|available)|AMDSMI_STATUS_NO_DEV\w*",
+        "collect_no_device",
+        "unknown",
+        "error",
+        "the tool found no GPU",
+        "look for the GPUs in `lspci -d 1002:` and for failed probes in `dmesg | grep amdgpu`",
     ),
     Rule(
         r"AmdSmi(Invalid|Required|Unknown)\w*Exception|^usage: |unrecognized arguments",
@@ -279,7 +296,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         r"(AmdSmi\w*Exception|Exception|Error)\b.*|Traceback \(most recent call last\)|AMDSMI has returned error"
-        r"|^\[?AMDSMI_STATUS_\w+|^\s*\d+ \| AMDSMI_STATUS_|Attempted to set ",
+        r"|^\[?AMDSMI_STATUS_\w+|^\s*\d+ \| AMDSMI_STATUS_|Attempted to set |returned \d+ \(the expected value is 0\)"
+        r"|rsmi_init|[Ff]ailed to initialize|Segmentation fault|core dumped",
         "collect_library_error",
         "unknown",
         "error",

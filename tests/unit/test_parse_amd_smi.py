@@ -564,3 +564,51 @@ def test_every_finding_code_is_explained() -> None:
         for code in re.findall(r'"(collect_\w+)"', (folder / name).read_text())
     }
     assert used <= set(COLLECTION)
+
+
+def test_remarks_between_tables_are_noise_and_not_holes() -> None:
+    text = "root@node:~# amd-smi topology\n" + smi.amd_smi_topology_text(PROFILES["mi300x_8"](), "6.2")[0]
+
+    clean = read(text)
+    noisy = read(text.replace("HOPS TABLE:", "something the driver said\nHOPS TABLE:"))
+
+    assert clean.findings == ()
+    assert noisy.complete
+    assert [(f.code, f.severity) for f in noisy.findings] == [("collect_noise", "warning")]
+
+
+@pytest.mark.parametrize("text", ["No AMD GPUs specified\n", "WARNING: No AMD GPUs specified\n", "No devices found\n"])
+def test_no_gpu_is_an_error(text: str) -> None:
+    reading = read(text, command="rocm-smi --showtopo")
+
+    assert reading.refused
+    assert codes(reading, "error") == ["collect_no_device"]
+
+
+def test_the_table_of_partition_profiles_leaves_repeated_cells_empty() -> None:
+    profiles = (
+        "\nACCELERATOR_PARTITION_PROFILES:\n"
+        "GPU_ID  PROFILE_INDEX  MEMORY_PARTITION_CAPS  ACCELERATOR_TYPE  PARTITION_ID  NUM_PARTITIONS  RESOURCE_TYPE\n"
+        "0       0              NPS1                   SPX*              0             1               XCC\n"
+        "                                                                                              DMA\n"
+    )
+
+    reading = read(people.amd_smi_partition_text(PROFILES["mi300x_8"](), "7.0")[0] + profiles)
+
+    assert (reading.complete, reading.findings) == (True, ())
+    assert {g.partition for g in reading.gpus} == {Partition("SPX", "NPS1")}
+
+
+def test_several_processes_of_a_gpu_in_text() -> None:
+    entry = (
+        "    PROCESS_INFO:\n        NAME: vllm\n        PID: {}\n        MEMORY_USAGE:\n            VRAM_MEM: 5 GB\n"
+    )
+    text = (
+        "GPU: 0\n" + entry.format(41) + entry.format(42) + "\nGPU: 1\n    PROCESS_INFO: No running processes detected\n"
+    )
+
+    reading = read(text)
+
+    assert reading.complete
+    assert [p["pid"] for p in reading.facts["processes"][0]] == [41, 42]
+    assert reading.facts["vram_busy"] == {0}
