@@ -211,29 +211,33 @@ def tree_view(evidence: Evidence) -> Tree:
     """Return NUMA nodes, their CPUs and memory, the GPUs on them, and each GPU's nearest network card."""
     topology = evidence.topology
     known = {node.id: node for node in topology.numa}
+    # What all GPUs share is told once.
+    facts = {_facts_of(gpu) for gpu in topology.gpus}
+    common = facts.pop() if len(facts) == 1 else ""
+    each = f", each {common}" if common else ""
     if "gpu_numa" not in evidence.collects and not known:
-        tree = Tree("GPUs (NUMA nodes not in this capture)", guide_style="dim")
-        _add_gpus(tree, topology.gpus, evidence)
+        tree = Tree(Text(f"GPUs{each}; NUMA nodes not in this capture"), guide_style="dim")
+        _add_gpus(tree, topology.gpus, evidence, common)
         return tree
-    tree = Tree("NUMA", guide_style="dim")
+    tree = Tree(Text(f"NUMA nodes and GPUs{each}"), guide_style="dim")
     by_node: dict[int | None, list[Gpu]] = {}
     for gpu in topology.gpus:
         by_node.setdefault(gpu.numa_node, []).append(gpu)
     numbers = sorted({n for n in by_node if n is not None} | {n for n, node in known.items() if node.cpus})
     for number in numbers:
         node = known.get(number)
-        facts = [f"node {number}"]
+        parts = [f"node {number}"]
         if node is not None and node.cpus:
-            facts.append(f"CPUs {ranges(node.cpus)}")
+            parts.append(f"CPUs {ranges(node.cpus)}")
         if node is not None and node.mem_bytes:
-            facts.append(f"{node.mem_bytes / 1024**3:.0f} GiB")
-        _add_gpus(tree.add(Text("  ".join(facts))), by_node.get(number, ()), evidence)
+            parts.append(f"{node.mem_bytes / 1024**3:.0f} GiB")
+        _add_gpus(tree.add(Text("  ".join(parts))), by_node.get(number, ()), evidence, common)
     if None in by_node:
-        _add_gpus(tree.add(Text("node not known", style="yellow")), by_node[None], evidence)
+        _add_gpus(tree.add(Text("node not known", style="yellow")), by_node[None], evidence, common)
     return tree
 
 
-def _add_gpus(branch: Tree, gpus: Sequence[Gpu], evidence: Evidence) -> None:
+def _add_gpus(branch: Tree, gpus: Sequence[Gpu], evidence: Evidence, common: str) -> None:
     """Add one line a GPU; of many GPUs one line a device, and without addresses one line for all that are alike."""
     many = len(evidence.topology.gpus) > MATRIX_MAX
     groups: dict[tuple[str, str], list[Gpu]] = {}
@@ -244,7 +248,7 @@ def _add_gpus(branch: Tree, gpus: Sequence[Gpu], evidence: Evidence) -> None:
         address = members[0].bdf or ""
         if len(members) > 1 and address:
             address = address.rsplit(".", 1)[0] + ".*"
-        parts = [f"GPU {ranges(gpu.index for gpu in members):<5}", address, facts]
+        parts = [f"GPU {ranges(gpu.index for gpu in members):<5}", address, facts.removeprefix(common)]
         hip = [gpu.hip_id for gpu in members if gpu.hip_id is not None]
         oam = {gpu.oam_id for gpu in members if gpu.oam_id is not None}
         parts += [f"HIP {ranges(hip)}"] if hip else []
