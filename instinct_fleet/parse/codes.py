@@ -43,6 +43,12 @@ COLLECTION: Mapping[str, tuple[Severity, str, str, str]] = {
         "kernel does not have.",
         "`modprobe amdgpu`; the role `rocm` installs the driver. With a built-in driver use a newer amd-smi.",
     ),
+    "collect_no_device": (
+        "error",
+        "The tool found no GPU",
+        "The driver is there and shows no GPU: none is plugged in, its probe failed, or a container hides it.",
+        "Compare `lspci -d 1002:` with `dmesg | grep amdgpu`; pass /dev/kfd and /dev/dri into the container.",
+    ),
     "collect_empty": (
         "error",
         "The output is empty",

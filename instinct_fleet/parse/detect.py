@@ -147,5 +147,5 @@ EXIT_CODES: dict[int | None, tuple[str, str, str]] = {
     124: ("collect_timeout", "the tool did not end in time", "look for a hung GPU in dmesg"),
     205: ("collect_timeout", "the tool did not end in time", "look for a hung GPU in dmesg"),
     206: ("collect_driver_not_loaded", "the amdgpu driver is not loaded", "load amdgpu (`modprobe amdgpu`)"),
-    196: ("collect_driver_not_loaded", "no device was found", "look for the GPUs in `lspci -d 1002:` and in dmesg"),
+    196: ("collect_no_device", "no device was found", "look for the GPUs in `lspci -d 1002:` and in dmesg"),
 }

@@ -135,6 +135,8 @@ def _read_json(draft: smi.Draft, text: str) -> None:
                 draft.collects.add("bdf")
     for number in numbers:
         draft.gpu(number)
+    if "bdf" in draft.collects and not (tables or nodes or affinities):
+        draft.kind = "rocm-smi showbus"
     draft.collects.add("gpu_count")
     smi.check_numbers(draft, numbers)
     if tables:

@@ -218,7 +218,16 @@ RULES: tuple[Rule, ...] = (
         "the user may not open the GPU's device nodes",
         _GROUPS,
     ),
-    Rule(r"^\*{20,}\s*$|^\*\* WARNING:\s+\*\*\s*$|'CTRL' \+ 'C' to stop watching", "", None, None, "", ""),
+    Rule(
+        # A box of asterisks, a remark for who watches, the prompt of who captured.
+        r"^\*{20,}\s*$|^\*\* WARNING:\s+\*\*\s*$|'CTRL' \+ 'C' to stop watching"
+        r"|^(\S+@\S+[^#$]*)?[#$>] *(sudo +)?(\S*/)?(amd-smi|rocm-smi)\b",
+        "",
+        None,
+        None,
+        "",
+        "",
+    ),
     Rule(
         r"requires? sudo/root permissions|[Pp]lease run (the command )?with sudo",
         "collect_permission",
@@ -246,12 +255,20 @@ RULES: tuple[Rule, ...] = (
         "install ROCm's tools (role rocm) or add /opt/rocm/bin to node_probe's tool_paths",
     ),
     Rule(
-        r"/dev/kfd|[Pp]ermission denied|Operation not permitted|AMDSMI_STATUS_NO_PERM\b",
+        r"/dev/kfd|[Pp]ermission denied|Operation not permitted|AMDSMI_STATUS_NO_PERM\b|a password is required",
         "collect_permission",
         "unknown",
         "error",
         "something may not be read by this user",
         _GROUPS,
+    ),
+    Rule(
+        r"No (AMD |supported )?(GPU|device)s? (were )?(specified|detected|found|available)|AMDSMI_STATUS_NO_DEV\w*",
+        "collect_no_device",
+        "unknown",
+        "error",
+        "the tool found no GPU",
+        "look for the GPUs in `lspci -d 1002:` and for failed probes in `dmesg | grep amdgpu`",
     ),
     Rule(
         r"AmdSmi(Invalid|Required|Unknown)\w*Exception|^usage: |unrecognized arguments",
@@ -279,7 +296,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         r"(AmdSmi\w*Exception|Exception|Error)\b.*|Traceback \(most recent call last\)|AMDSMI has returned error"
-        r"|^\[?AMDSMI_STATUS_\w+|^\s*\d+ \| AMDSMI_STATUS_|Attempted to set ",
+        r"|^\[?AMDSMI_STATUS_\w+|^\s*\d+ \| AMDSMI_STATUS_|Attempted to set |returned \d+ \(the expected value is 0\)"
+        r"|rsmi_init|[Ff]ailed to initialize|Segmentation fault|core dumped",
         "collect_library_error",
         "unknown",
         "error",
@@ -553,8 +571,8 @@ def fill_links(draft: Draft, tables: Mapping[Aspect, Cells], gpus: Iterable[int]
             read = [reader(raw) for raw in raws]
             known = [v for v in read if v is not None]
             if aspect == "link_type":
-                known = [str(v).upper() for v in known]
-                strange += [f"{word} {a}-{b} is {v}" for v in known if v not in ("XGMI", "PCIE")]
+                strange += [f"{word} {a}-{b} is {v}" for v in known if str(v).upper() not in ("XGMI", "PCIE")]
+                known = [v for v in (str(v).upper() for v in known) if v in ("XGMI", "PCIE")]
             else:
                 strange += [
                     f"{word} {a}-{b} is {raw}"
@@ -645,12 +663,13 @@ def _say_what_is_missing(
             )
     else:
         dead = []
-    rest = [f"{_name(pair)} ({', '.join(sorted(words))})" for pair, words in sorted(unread.items())]
-    if rest:
+    if unread:
+        words = sorted(set().union(*unread.values()))
         draft.note(
             "collect_partial",
             "unknown",
-            f"{len(rest)} of {len(numbers) * (len(numbers) - 1) // 2} pairs could not be read in full: {some(rest)}",
+            f"{len(unread)} of {len(numbers) * (len(numbers) - 1) // 2} pairs have no {' or no '.join(words)}: "
+            + some([_name(pair) for pair in sorted(unread)], 8),
             "read `dmesg | grep amdgpu`, then run the tool again as root",
         )
 
