@@ -22,6 +22,7 @@ Facts filled (by GPU number unless said otherwise; sizes in bytes; None: asked f
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -464,11 +465,11 @@ def _read_topology_tables(draft: smi.Draft, text: str) -> None:
             continue
         if legend:
             continue
-        found = smi.BDF.findall(line)
-        label = re.match(r"^\s*([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])(\s.*)?$", line)
-        if title is None or not found:
+        # Right-aligned cells that fill their width touch the label too.
+        label = re.match(r"^\s*([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])(.*)$", line)
+        if title is None or label is None:
             stray.append(line.strip())
-        elif label and len(found) == 1 and (title in heads):
+        elif title in heads and not smi.BDF.search(label.group(2)):
             bdf = label.group(1).lower()
             if bdf in rows[title]:
                 stray.append(line.strip())
@@ -488,7 +489,7 @@ def _read_topology_tables(draft: smi.Draft, text: str) -> None:
         )
         return
     draft.layout = _table_layout(rows, aligned_right, gaps)
-    _fill_tables(draft, order, heads, rows, stray)
+    _fill_tables(draft, order, heads, rows, stray, right=aligned_right)
 
 
 def _table_layout(rows: Mapping[str, Any], aligned_right: bool, gaps: int) -> str:
@@ -505,6 +506,8 @@ def _fill_tables(
     heads: Mapping[str, list[str]],
     rows: Mapping[str, Mapping[str, str]],
     stray: list[str],
+    *,
+    right: bool,
 ) -> None:
     index = {bdf: i for i, bdf in enumerate(order)}
     if len(index) != len(order):
@@ -522,7 +525,7 @@ def _fill_tables(
         torn += [f"row {bdf} of {title}" for bdf in unknown]
         columns = heads.get(title, [])
         for bdf in order:
-            cells = _row_cells(lines[bdf], len(order)) if bdf in lines and columns == order else None
+            cells = _row_cells(lines[bdf], len(order), right=right) if bdf in lines and columns == order else None
             if cells is None:
                 torn.append(f"row {bdf} of {title}")
             elif aspect is not None:
@@ -541,20 +544,24 @@ def _fill_tables(
     smi.fill_links(draft, tables, range(len(order)))
 
 
-def _row_cells(text: str, count: int) -> list[str] | None:
+def _row_cells(text: str, count: int, *, right: bool) -> list[str] | None:
     """Split a row into its cells, or return None when one is missing and which cannot be told.
 
     Cells are 13 wide and may fill that to the last, or overflow it with an error text; both then touch the next cell.
+    They are left-aligned after one blank, or right-aligned (6.0).
     """
     plain = _STATUS_CELL.sub(lambda _m: " N/A ", text)
     tokens = plain.split()
     if len(tokens) == count:
         return tokens
-    for start in (1, 0):  # left-aligned after a blank, or right-aligned (6.0)
-        cut = [text[start + 13 * i : start + 13 * (i + 1)].strip() for i in range(count)]
-        if all(cut) and len(text.rstrip()) <= 13 * count + start and not any(" " in cell for cell in cut):
-            return cut
-    return None
+    start = 0 if right else 1
+    raw = [text[start + 13 * i : start + 13 * (i + 1)] for i in range(count)]
+    cut = [cell.strip() for cell in raw]
+    # Cells may touch only where one fills its width; else the cut went through a word.
+    touching = [(a, b) for a, b in itertools.pairwise(raw) if a[-1:].strip() and b[:1].strip()]
+    full = all(len((b if right else a).strip()) == 13 for a, b in touching)
+    fits = len(text.rstrip()) <= 13 * count + start
+    return cut if all(cut) and full and fits and not any(" " in cell for cell in cut) else None
 
 
 # --- list and static ----------------------------------------------------------------------------------------------
@@ -708,8 +715,8 @@ def _note_partitions(draft: smi.Draft, unread: Sequence[int]) -> None:
         draft.note(
             "collect_partition_unknown",
             "unknown",
-            f"the partition of GPU {smi.some(sorted(set(unread)))} is N/A, expected a mode such as SPX and NPS1; models "
-            "before MI300 have none",
+            f"the partition of GPU {smi.some(sorted(set(unread)))} is N/A, expected a mode such as SPX and NPS1; "
+            "models before MI300 have none",
             "run the collection with become: true",
         )
 
@@ -1148,7 +1155,7 @@ def _read_bare_table(draft: smi.Draft, text: str) -> None:
         return
     draft.collects |= {"gpu_count", "bdf", "partition", "vram"}
     if "No running processes found" in text:
-        draft.facts["processes"] = dict.fromkeys(sorted(draft.gpus), ())
+        draft.facts |= {"processes": dict.fromkeys(sorted(draft.gpus), ()), "vram_busy": frozenset()}
     if torn or pending is not None:
         draft.note(
             "collect_truncated",

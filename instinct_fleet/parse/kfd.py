@@ -141,6 +141,7 @@ class _Tree:
     def __init__(self, files: Mapping[str, str], errors: Mapping[str, str], generation: tuple[Any, Any]) -> None:
         self.findings: list[Finding] = []
         self.truncated: list[str] = []
+        self.one_way: list[str] = []
         self.files = files
         self.errors = errors
         self.nodes: dict[int, dict[str, int]] = {}
@@ -252,6 +253,9 @@ class _Tree:
                 note("collect_empty", "unknown", TOOL, message, remedy="read `dmesg | grep -i amdgpu`")
             )
         self._check_peer_to_peer(links)
+        if self.one_way:
+            message = f"the link between nodes differs by direction for {len(self.one_way)} pairs: {self.one_way[0]}"
+            self.findings.append(note("collect_asymmetric", "unknown", TOOL, message))
         if self.truncated:
             shown = "; ".join(self.truncated[:3])
             more = f" (and {len(self.truncated) - 3} more)" if len(self.truncated) > 3 else ""
@@ -339,7 +343,7 @@ class _Tree:
             unread = self.p2p_promised and not self.p2p_read
             return Link(a, b, "UNKNOWN", accessible=None if unread or self.truncated else False)
         if there is None or back is None or (there.kind, there.weight) != (back.kind, back.weight):
-            self.truncated.append(f"the link of nodes {ordered[a]} and {ordered[b]} differs by direction")
+            self.one_way.append(f"{ordered[a]}-{ordered[b]}")
             return Link(a, b, "UNKNOWN", raw_type=_raw_type((there or back or _Edge(0, None, None, None, False)).kind))
         kind: LinkType = "UNKNOWN"
         if there.kind == XGMI:

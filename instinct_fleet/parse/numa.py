@@ -228,4 +228,4 @@ def _check_nodes(subject: str, nodes: Iterable[NumaNode], *, with_distances: boo
                 ]
     if not wrong:
         return []
-    return [note("collect_unexpected", "unknown", subject, f"NUMA nodes that cannot be: {'; '.join(wrong[:3])}")]
+    return [note("collect_inconsistent", "error", subject, f"NUMA nodes that cannot be: {'; '.join(wrong[:3])}")]

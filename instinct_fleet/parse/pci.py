@@ -252,7 +252,7 @@ def _parse_verbose(lines: Sequence[str], stderr: str) -> Reading:
     repeated = sorted({key for key in keys if keys.count(key) > 1})
     if repeated:
         message = f"{', '.join(repeated)} listed more than once; expected each device once"
-        findings.append(note("collect_unexpected", "unknown", TOOL, message))
+        findings.append(note("collect_inconsistent", "error", TOOL, message))
     if denied:
         message = f"lspci hid the capabilities of {len(denied)} GPUs (access denied): their PCIe links are unknown"
         findings.append(note("collect_permission", "unknown", TOOL, message, remedy="run `lspci -vv` as root"))
@@ -318,7 +318,7 @@ def _noise(stderr: str) -> tuple[Finding, ...]:
     """A tool that printed its data and complained besides gets one warning."""
     if not stderr.strip():
         return ()
-    return (note("collect_unexpected", "warning", TOOL, f"lspci also said: {quote(stderr)}"),)
+    return (note("collect_noise", "warning", TOOL, f"lspci also said: {quote(stderr)}"),)
 
 
 def _parse_paths(headers: Sequence[re.Match[str]], stderr: str) -> Reading:

@@ -15,6 +15,8 @@ Facts of a reading:
 ``error_column``  whether an old release printed the largest error instead of the number of wrong values
 ``average``     ``Avg bus bandwidth``. Never a gate: a healthy 8x MI300X shows about 110
 ``max_bytes``   the largest size that was asked for; None when unknown
+``gpus``, ``size``, ``busbw``, ``wrong``  what decides: ranks on one host, the largest size in bytes, the lowest
+                in-place bus bandwidth there in GB/s, the wrong values of all rows; each None where not certain
 """
 
 from __future__ import annotations
@@ -104,7 +106,7 @@ def parse(text: str, *, stderr: str = "", rc: int | None = None) -> Reading:
         failed = _FAILED.search(f"{text}\n{stderr}")
         if failed and (sniff(text) or not text.strip()):
             message = f"the run ended before its first result: {quote(failed[0])}"
-            return refuse(KIND, TOOL, note("collect_tool_failed", "error", TOOL, message))
+            return refuse(KIND, TOOL, note("collect_library_error", "error", TOOL, message))
         refused = instead_of_data(KIND, "all_reduce_perf", text, stderr=stderr, rc=rc)
         if refused is None and sniff(text):
             refused = refuse(KIND, TOOL, note("collect_truncated", "error", TOOL, "the run holds no row of results"))
@@ -112,9 +114,10 @@ def parse(text: str, *, stderr: str = "", rc: int | None = None) -> Reading:
     extra: list[Finding] = []
     failed = _FAILED.search(f"{text}\n{stderr}")
     if failed:
-        extra.append(note("collect_tool_failed", "error", TOOL, f"the run failed: {quote(failed[0])}"))
-    elif rc:
-        extra.append(note("collect_tool_failed", "error", TOOL, f"the run ended with exit code {rc}; expected 0"))
+        extra.append(note("collect_library_error", "error", TOOL, f"the run failed: {quote(failed[0])}"))
+    elif rc and not reading.facts["wrong"]:  # with wrong values it always does
+        message = f"the run ended with exit code {rc} although its results are right; expected 0"
+        extra.append(note("collect_exit_code", "unknown", TOOL, message))
     findings = (*reading.findings, *extra)
     return Reading(
         kind=KIND,
@@ -273,8 +276,16 @@ def _reading(
     numbers = [int(device["rank"]) for device in devices]
     if len(places) != len(set(places)) or sorted(numbers) != list(range(len(numbers))):
         message = f"the {len(devices)} device lines are not one for each rank and GPU"
-        found.append(note("collect_unexpected", "unknown", TOOL, message))
+        found.append(note("collect_inconsistent", "error", TOOL, message))
     found += _missing_rows(rows, asked, factor, average)
+    hosts = len({device["host"] for device in devices}) or None
+    certain = ranks is not None and collective == "all_reduce" and hosts in (None, 1)
+    largest = max((row.size for row in rows), default=None)
+    gate = [row for row in rows if row.size == largest]
+    best = [row.in_place.busbw for row in gate if row.in_place and row.in_place.busbw is not None]
+    wrong = [m.wrong for row in rows for m in (row.out_of_place, row.in_place) if m is not None]
+    if not certain or len(best) != len(gate) or _contradiction(gate, ranks or 0) is not None:
+        best = []
     return Reading(
         kind=KIND,
         tool=TOOL,
@@ -285,12 +296,16 @@ def _reading(
             "collective": collective,
             "ranks": ranks,
             "ranks_source": source,
-            "hosts": len({device["host"] for device in devices}) or None,
+            "hosts": hosts,
             "devices": tuple(sorted({device["name"] for device in devices})),
             "out_of_bounds": bounds,
             "error_column": error_column,
             "average": average,
             "max_bytes": asked[1] if asked else None,
+            "gpus": ranks if certain else None,
+            "size": largest,
+            "busbw": min(best, default=None),
+            "wrong": sum(w for w in wrong if w) if any(wrong) else None if None in wrong else 0,
         },
         findings=tuple(found),
     )
@@ -466,7 +481,7 @@ def _not_comparable(reading: Reading, gpus: int | None, policy: str | None) -> s
 
 def _contradiction(gate: Sequence[Row], ranks: int) -> str | None:
     """Return what is wrong with the figures of the gating rows, or None."""
-    factor = 2 * (ranks - 1) / ranks
+    factor = 2 * (ranks - 1) / ranks if ranks else 0.0
     for row in gate:
         measure = row.in_place
         if measure is None or measure.busbw is None or measure.algbw is None:

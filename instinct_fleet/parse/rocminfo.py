@@ -65,7 +65,7 @@ def parse(text: str, *, stderr: str = "", rc: int | None = None) -> Reading:
         if refused is None and sniff(text):
             failed = re.search(r"^.*(?:hsa|HSA)\S*.*(?:error|fail|returned).*$", f"{text}\n{stderr}", re.M | re.I)
             said = quote(failed[0]) if failed else "no agent is listed"
-            finding = note("collect_tool_failed", "error", TOOL, f"rocminfo showed no agent: {said}")
+            finding = note("collect_library_error", "error", TOOL, f"rocminfo showed no agent: {said}")
             refused = Reading(kind=KIND, tool=TOOL, complete=False, findings=(finding,), refused=True)
         return refused or unsupported(KIND, TOOL, text, "the agents that `rocminfo` lists")
     return _reading(agents, text, stderr, rc)
@@ -136,9 +136,9 @@ def _reading(agents: list[_Agent], text: str, stderr: str, rc: int | None) -> Re
         remedy = "check the rights on /dev/kfd and /dev/dri/renderD*, and ROCR_VISIBLE_DEVICES"
         findings.append(note("collect_empty", "unknown", TOOL, message, remedy=remedy))
     if stderr.strip():
-        findings.append(note("collect_unexpected", "warning", TOOL, f"rocminfo also said: {quote(stderr)}"))
+        findings.append(note("collect_noise", "warning", TOOL, f"rocminfo also said: {quote(stderr)}"))
     if rc:
-        findings.append(note("collect_tool_failed", "unknown", TOOL, f"rocminfo ended with exit code {rc}; expected 0"))
+        findings.append(note("collect_exit_code", "warning", TOOL, f"rocminfo ended with exit code {rc}; expected 0"))
     collects: set[Aspect] = {"arch", "device_id", "driver"}
     if located and all(gpu.vram_bytes for _bdfid, _hip, gpu, _agent in located):
         collects.add("vram")

@@ -553,8 +553,8 @@ def fill_links(draft: Draft, tables: Mapping[Aspect, Cells], gpus: Iterable[int]
             read = [reader(raw) for raw in raws]
             known = [v for v in read if v is not None]
             if aspect == "link_type":
-                known = [str(v).upper() for v in known]
-                strange += [f"{word} {a}-{b} is {v}" for v in known if v not in ("XGMI", "PCIE")]
+                strange += [f"{word} {a}-{b} is {v}" for v in known if str(v).upper() not in ("XGMI", "PCIE")]
+                known = [v for v in (str(v).upper() for v in known) if v in ("XGMI", "PCIE")]
             else:
                 strange += [
                     f"{word} {a}-{b} is {raw}"
@@ -645,12 +645,13 @@ def _say_what_is_missing(
             )
     else:
         dead = []
-    rest = [f"{_name(pair)} ({', '.join(sorted(words))})" for pair, words in sorted(unread.items())]
-    if rest:
+    if unread:
+        words = sorted(set().union(*unread.values()))
         draft.note(
             "collect_partial",
             "unknown",
-            f"{len(rest)} of {len(numbers) * (len(numbers) - 1) // 2} pairs could not be read in full: {some(rest)}",
+            f"{len(unread)} of {len(numbers) * (len(numbers) - 1) // 2} pairs have no {' or no '.join(words)}: "
+            + some([_name(pair) for pair in sorted(unread)], 8),
             "read `dmesg | grep amdgpu`, then run the tool again as root",
         )
 

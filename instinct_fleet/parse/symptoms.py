@@ -19,7 +19,11 @@ REMEDIES: dict[str, str] = {
     "collect_truncated": "collect again and keep the whole output",
     "collect_unsupported_layout": "collect with a command that the message names",
     "collect_unexpected": "collect again; if it stays, the tool's release is not known here: report it with the text",
-    "collect_tool_failed": "run the command by hand; the message holds what it said",
+    "collect_library_error": "run the command by hand as root; read `dmesg | grep -i amdgpu`",
+    "collect_exit_code": "run the command by hand as root; read `dmesg | grep -i amdgpu`",
+    "collect_noise": "read the remark",
+    "collect_asymmetric": "collect again; if it stays, one GPU cannot map the other's memory: read `dmesg`",
+    "collect_inconsistent": "collect again and leave the text as it is",
     "collect_changed_meanwhile": "collect again while no partition change, driver reload or GPU reset runs",
 }
 

@@ -1,0 +1,138 @@
+"""What can be said of a node whose model nobody knows: only what is wrong or unknown on every model."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from instinct_fleet.findings import finding
+from instinct_fleet.model import Finding, sort_findings
+from instinct_fleet.parse import rccl
+from instinct_fleet.parse.base import Evidence
+from instinct_fleet.policy import all_links, gpu_name, hives, is_pcie, link_seen, pair_name
+
+#: Share of a GPU's memory that nothing takes on an idle GPU; a hang was seen to leave 75 % behind.
+VRAM_TAKEN_PERCENT = 50
+
+
+def structural(evidence: Evidence) -> tuple[Finding, ...]:
+    """Judge a node without a policy and return all findings, worst first; those of the collection included."""
+    found = list(evidence.findings)
+    for aspect, judge in (
+        ("gpu_count", _count),
+        ("link_type", _links),
+        ("link_access", _access),
+        ("link_status", _status),
+        ("ecc", _ecc),
+        ("gpu_numa", _numa),
+    ):
+        if aspect in evidence.collects:
+            found += judge(evidence)
+    found += memory(evidence)
+    for reading in evidence.readings:
+        if reading.kind == rccl.KIND:
+            found += rccl.judge(reading)
+    if evidence.simulated:
+        found.append(
+            finding("simulated_hardware", evidence.subject, "simulated hardware: the GPUs of this node are replayed")
+        )
+    return sort_findings(found)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _count(e: Evidence) -> Iterator[Finding]:
+    """Boards hold 1, 2, 4 or 8 GPUs, partitions make 2, 3, 4 or 8 of each: any other number misses one."""
+    count = len(e.topology.gpus)
+    odd = count
+    while odd and odd % 2 == 0:
+        odd //= 2
+    if count and odd not in (1, 3):
+        yield finding(
+            "gpu_count",
+            e.subject,
+            f"{count} GPUs seen, which no board and no partition mode makes; expected 1, 2, 4 or 8 of them, times the "
+            "partitions of each",
+            severity="unknown",
+        )
+
+
+def _links(e: Evidence) -> Iterator[Finding]:
+    links = all_links(e.topology)
+    unknown = [pair_name(*pair) for pair, link in links.items() if link.type == "UNKNOWN" and not is_pcie(link)]
+    if unknown:
+        yield finding("link_unknown", e.subject, f"link type of {_some(unknown)} not known, expected one that was read")
+    # In no model does a group that XGMI joins have a pair in it that goes over PCIe.
+    for group in hives(e.topology):
+        for a, b in itertools.combinations(group, 2):
+            if is_pcie(links[a, b]):
+                yield finding(
+                    "link_not_xgmi",
+                    pair_name(a, b),
+                    f"{link_seen(links[a, b])}, expected XGMI as between the other GPUs of its group",
+                )
+
+
+def _access(e: Evidence) -> Iterator[Finding]:
+    links = all_links(e.topology)
+    denied = [pair_name(*pair) for pair, link in links.items() if link.accessible is False]
+    unknown = [pair_name(*pair) for pair, link in links.items() if link.accessible is None]
+    if denied:
+        yield finding("link_not_accessible", e.subject, f"no peer access between {_some(denied)}, expected peer access")
+    if unknown:
+        yield finding("link_access_unknown", e.subject, f"peer access not known between {_some(unknown)}")
+
+
+def _status(e: Evidence) -> Iterator[Finding]:
+    status: Mapping[int, tuple[str | None, ...]] = e.facts.get("link_status", {})
+    for gpu in e.topology.gpus:
+        ports = status.get(gpu.index, ())
+        down = [str(n) for n, port in enumerate(ports) if port == "D"]
+        if down:
+            text = f"XGMI link {', '.join(down)} of {len(ports)} is D (down), expected U or X"
+            yield finding("xgmi_link_down", gpu_name(gpu.index), text)
+        if not ports or any(port not in ("U", "D", "X") for port in ports):
+            shown = " ".join(port or "N/A" for port in ports) or "nothing"
+            yield finding("xgmi_status_unknown", gpu_name(gpu.index), f"XGMI link status {shown}, expected U or X")
+
+
+def _ecc(e: Evidence) -> Iterator[Finding]:
+    ecc: Mapping[int, Mapping[str, int | None] | None] = e.facts.get("ecc", {})
+    for gpu in e.topology.gpus:
+        hard = (ecc.get(gpu.index) or {}).get("uncorrectable")
+        if hard:
+            text = f"XGMI_WAFL uncorrectable errors {hard}, expected 0"
+            yield finding("xgmi_errors_uncorrectable", gpu_name(gpu.index), text)
+
+
+def _numa(e: Evidence) -> Iterator[Finding]:
+    nearest: Mapping[int, int | None] = e.facts.get("numa_nearest", {})
+    unknown = [gpu_name(gpu.index) for gpu in e.topology.gpus if gpu.numa_node is None]
+    if unknown:
+        yield finding("gpu_numa_unknown", e.subject, f"NUMA node of {_some(unknown)} unknown, expected a node number")
+    for gpu in e.topology.gpus:
+        near = nearest.get(gpu.index)
+        if near is not None and gpu.numa_node is not None and near != gpu.numa_node:
+            text = f"nearest node by KFD is {near}, numa_node of the device is {gpu.numa_node}, expected the same"
+            yield finding("gpu_numa_mismatch", gpu_name(gpu.index), text)
+
+
+def memory(e: Evidence) -> Iterator[Finding]:
+    """Findings of rocm-smi's concise table: memory largely taken on an idle GPU.
+
+    The table shows percentages and no processes, so that a policy's rule for memory in bytes has nothing to read.
+    """
+    for reading in e.readings:
+        used: Mapping[int, Any] = reading.facts.get("vram_used_percent", {})
+        busy: Mapping[int, Any] = reading.facts.get("gpu_use_percent", {})
+        for number, percent in sorted(used.items()):
+            if percent >= VRAM_TAKEN_PERCENT and busy.get(number) == 0:
+                yield finding(
+                    "vram_leaked",
+                    gpu_name(number),
+                    f"{percent} % of its memory is taken while it is at 0 %, expected little; a hang leaves that "
+                    "behind, and so does a loaded server without requests",
+                )
