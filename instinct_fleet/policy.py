@@ -411,7 +411,13 @@ def _weights(e: Evidence, p: Policy) -> Iterator[Finding]:
             f"XGMI weight {weight}, usual on this model: {', '.join(map(str, usual))}; first {pair_name(*pairs[0])}",
         )
     if any(link.weight == 0 for link in all_links(e.topology).values()):
-        yield finding("link_weight", e.subject, "weight 0 shown, as ROCm 7.0 does on the MI350 series; gates nothing")
+        yield finding(
+            "link_weight",
+            e.subject,
+            f"weight 0 shown, as ROCm 7.0 does on the MI350 series; usual is {', '.join(str(w) for w in usual if w)}; it "
+            "gates nothing",
+            severity="warning",
+        )
 
 
 def _bandwidths(e: Evidence, _p: Policy) -> Iterator[Finding]:
@@ -420,11 +426,14 @@ def _bandwidths(e: Evidence, _p: Policy) -> Iterator[Finding]:
         for pair, link in all_links(e.topology).items()
         if link.type == "XGMI" and link.bandwidth_mbps is not None and link.bandwidth_mbps[1] == 0
     ]
+    xgmi = sum(link.type == "XGMI" for link in all_links(e.topology).values())
     if zero:
+        # Between partitions of different devices 0-0 is how it is; everywhere it means that the release cannot tell.
         yield finding(
             "link_bandwidth",
             f"{len(zero)} pairs",
-            f"bandwidth 0-0 shown for XGMI pairs, first {pair_name(*zero[0])}; the figure gates nothing",
+            f"bandwidth 0-0 shown for {len(zero)} of {xgmi} XGMI pairs, first {pair_name(*zero[0])}; it gates nothing",
+            severity="warning" if len(zero) == xgmi else "info",
         )
 
 
@@ -607,8 +616,18 @@ def _driver(e: Evidence, _p: Policy) -> Iterator[Finding]:
         yield finding("gpu_without_driver", bdf, "GPU in the PCI tree has no driver, expected amdgpu")
 
 
-def _hidden(e: Evidence, _p: Policy) -> Iterator[Finding]:
+def _hidden(e: Evidence, p: Policy) -> Iterator[Finding]:
     runtime, driver = e.facts.get("runtime_gpus"), e.facts.get("driver_gpus")
+    if runtime is not None and "gpu_count" not in e.collects and runtime < p.count:
+        yield finding(
+            "gpus_hidden",
+            e.subject,
+            f"rocminfo shows {runtime} GPUs, expected {p.count}; whether the others are hidden from it or missing is not "
+            "known from it alone",
+            severity="unknown",
+            remedy="Compare with `amd-smi list`; look for ROCR_VISIBLE_DEVICES (`env`, `/etc/environment`).",
+        )
+        return
     if runtime is None or driver is None or runtime >= driver:
         return
     lines = [
@@ -745,7 +764,7 @@ RULES: tuple[_Rule, ...] = (
     _Rule(("pcie_link",), "is the host link at full speed", _pcie_link, applies=lambda policy: policy.pcie is not None),
     _Rule(("link_type",), "does ACS redirect peer traffic", _acs),
     _Rule(("driver",), "does the driver hold every GPU", _driver),
-    _Rule(("driver",), "does the runtime see every GPU", _hidden),
+    _Rule((), "does the runtime see every GPU", _hidden),
     _Rule(("environment",), "does the system select or fake GPUs", _environment),
     _Rule(("access",), "may the service user use the GPUs", _access_rights),
     _Rule(("cmdline",), "is the IOMMU out of the way", _cmdline),

@@ -274,6 +274,10 @@ class _Merger:
                 self.findings.append(finding("gpu_address_duplicate", self.subject, text))
         self.gpus = [Gpu(index=i, bdf=bdf) for i, bdf in enumerate(order)]
         self.numbers = [self._map(reading, order, base[0]) for reading in self.readings]
+        # What a source says of GPUs that cannot be matched with ours is as good as not collected.
+        self.collects = set().union(
+            *(r.collects for r, numbers in zip(self.readings, self.numbers, strict=True) if numbers or not r.gpus)
+        )
 
     def _map(self, reading: Reading, order: Sequence[str | None], first: Reading) -> dict[int, list[int]]:
         place = {bdf: i for i, bdf in enumerate(order) if bdf}
