@@ -62,7 +62,7 @@ class Reading:
     gpus: tuple[Gpu, ...] = ()
     links: tuple[Link, ...] = ()
     numa: tuple[NumaNode, ...] = ()
-    host: Host = Host()
+    host: Host = Host()  # noqa: RUF009 - frozen, as Partition() in model.py
     facts: Mapping[str, Any] = field(default_factory=dict)
     collects: frozenset[Aspect] = frozenset()
     findings: tuple[Finding, ...] = ()
