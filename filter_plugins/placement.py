@@ -1,4 +1,4 @@
-"""Filters about what runs on a node and how it is bound. Each is one call into the package; the thinking and its tests are there."""
+"""Filters about what runs on a node. Each is one call into the package; the thinking and its tests are there."""
 
 from __future__ import annotations
 

@@ -652,6 +652,14 @@ def _codes() -> dict[str, Code]:
             "Render and restart the unit with role `vllm_serve`; look for NUMAPolicy= in drop-ins and for a numactl "
             "in a wrapper.",
         ),
+        "binding_memory_strict": Code(
+            "binding",
+            "warning",
+            "A worker bound its memory strictly to the planned node",
+            "vLLM's CPU backend does so by itself. The node is the right one, but when it is full the kernel kills the "
+            "worker, where the plan would have let it use another node.",
+            "None needed on the CPU backend; elsewhere look for `numa-bind` in `extra_args` and for NUMAPolicy=.",
+        ),
         "binding_unknown": Code(
             "binding",
             "unknown",

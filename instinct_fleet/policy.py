@@ -414,8 +414,8 @@ def _weights(e: Evidence, p: Policy) -> Iterator[Finding]:
         yield finding(
             "link_weight",
             e.subject,
-            f"weight 0 shown, as ROCm 7.0 does on the MI350 series; usual is {', '.join(str(w) for w in usual if w)}; it "
-            "gates nothing",
+            f"weight 0 shown, as ROCm 7.0 does on the MI350 series; usual is {', '.join(str(w) for w in usual if w)}; "
+            "it gates nothing",
             severity="warning",
         )
 
@@ -622,8 +622,8 @@ def _hidden(e: Evidence, p: Policy) -> Iterator[Finding]:
         yield finding(
             "gpus_hidden",
             e.subject,
-            f"rocminfo shows {runtime} GPUs, expected {p.count}; whether the others are hidden from it or missing is not "
-            "known from it alone",
+            f"rocminfo shows {runtime} GPUs, expected {p.count}; whether the others are hidden from it or missing is "
+            "not known from it alone",
             severity="unknown",
             remedy="Compare with `amd-smi list`; look for ROCR_VISIBLE_DEVICES (`env`, `/etc/environment`).",
         )

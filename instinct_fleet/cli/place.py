@@ -17,11 +17,13 @@ from rich.text import Text
 from instinct_fleet import serve_args
 from instinct_fleet.api import as_topology
 from instinct_fleet.cli import DONE, FINDINGS, UsageError
+from instinct_fleet.cli.inspect import gather
 from instinct_fleet.instances import Instance, InstancesError, parse_instances
-from instinct_fleet.model import Topology, to_json
+from instinct_fleet.model import Topology, Unit, to_json
 from instinct_fleet.parse.base import format_cpu_list
 from instinct_fleet.placement import Placement, place, version_tuple
 
+_WHAT = "a topology document, the output of `inspect --json`, or a bundle of node_probe"
 _STYLES = {"error": "bold red", "unknown": "bold magenta", "warning": "yellow", "info": "dim"}
 
 
@@ -37,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
         "--topology",
         metavar="FILE",
         required=True,
-        help="a topology document, what `inspect --json` wrote, or a bundle of node_probe (JSON); - reads stdin",
+        help="a topology document, what `inspect --json` wrote, or a bundle of node_probe; - reads stdin",
     )
     parser.add_argument(
         "--instances", metavar="FILE", required=True, help="list of instances as in vllm_serve_instances (YAML or JSON)"
@@ -58,14 +60,14 @@ def run(args: argparse.Namespace) -> int:
     except InstancesError as exc:
         raise UsageError(f"{args.instances}:\n{exc}") from exc
     if args.json:
-        commands = {u.instance: list(_command(i, placement, topology)) for i, u in _pairs(instances, placement)}
+        commands = {u.instance: list(_command(i, u)) for i, u in _pairs(instances, placement)}
         print(json.dumps({**to_json(placement), "commands": commands}, indent=2, allow_nan=False))
     else:
         show(Console(highlight=False), topology, instances, placement)
     return FINDINGS if any(f.severity == "error" for f in placement.findings) else DONE
 
 
-def _pairs(instances: tuple[Instance, ...], placement: Placement) -> list[tuple[Instance, Any]]:
+def _pairs(instances: tuple[Instance, ...], placement: Placement) -> list[tuple[Instance, Unit]]:
     units = {unit.instance: unit for unit in placement.units}
     return [(i, units[i.name]) for i in instances if i.name in units]
 
@@ -89,11 +91,31 @@ def _read(path: str, what: str) -> Any:
 
 
 def _topology(path: str) -> Topology:
-    what = "a topology document, the output of `inspect --json`, or a bundle of node_probe"
+    """Read a topology document, or whatever `inspect` can read of a node.
+
+    Raises:
+        UsageError: it is neither, or shows no GPU.
+    """
+    document = _json_in(path)
     try:
-        return as_topology(_read(path, what))
+        topology = as_topology(document) if document is not None else gather([path]).topology
     except ValueError as exc:
-        raise UsageError(f"{path}: {exc}; expected {what}") from exc
+        raise UsageError(f"{path}: {exc}; expected {_WHAT}") from exc
+    if not topology.gpus:
+        raise UsageError(f"{path} shows no GPU; expected {_WHAT}. `instinct-fleet inspect {path}` says why.")
+    return topology
+
+
+def _json_in(path: str) -> Any:
+    """Return the topology document that a file (or stdin) holds, None where it is something else."""
+    if path == "-":
+        return _read(path, _WHAT)
+    try:
+        document = json.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None  # a tarball or a capture; `gather` says what is wrong with it
+    found = isinstance(document, dict) and ("gpus" in document or "topology" in document)
+    return document if found or not isinstance(document, (dict, list)) else None
 
 
 def _instances(path: str) -> Any:
@@ -104,8 +126,7 @@ def _instances(path: str) -> Any:
     return document
 
 
-def _command(instance: Instance, placement: Placement, topology: Topology) -> tuple[str, ...]:
-    unit = next(u for u in placement.units if u.instance == instance.name)
+def _command(instance: Instance, unit: Unit) -> tuple[str, ...]:
     return serve_args.command_line(instance, unit, config_path=f"/etc/vllm/{instance.name}.yml")
 
 
@@ -132,7 +153,7 @@ def show(console: Console, topology: Topology, instances: tuple[Instance, ...], 
         for reason in unit.reasons:
             console.print(Text(f"  - {reason}"))
         # One line, whatever the width: it is there to be copied.
-        console.print(Text(f"  {shlex.join(_command(instance, placement, topology))}"), soft_wrap=True)
+        console.print(Text(f"  {shlex.join(_command(instance, unit))}"), soft_wrap=True)
     used = {gpu for unit in placement.units for gpu in unit.gpus}
     free = [gpu.index for gpu in topology.gpus if gpu.index not in used]
     console.print()
