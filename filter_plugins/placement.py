@@ -1,4 +1,4 @@
-"""Filters about what runs on a node and how it is bound. Each is one call into the package; the thinking and its tests are there."""
+"""Filters about what runs on a node. Each is one call into the package; the thinking and its tests are there."""
 
 from __future__ import annotations
 
@@ -10,24 +10,11 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 
 try:
-    import instinct_fleet  # noqa: F401 - is the package installed?
+    from instinct_fleet import api
 except ImportError:
-    # Ansible runs from a checkout without the package installed.
+    # Ansible runs from a checkout in whose environment the package is not installed.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from instinct_fleet import api
-
-
-def _call(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function as a filter: its errors carry the filter's name and no traceback."""
-
-    def run(value: Any, **options: Any) -> Any:
-        try:
-            return function(value, **options)
-        except (ValueError, TypeError) as exc:
-            raise AnsibleFilterError(f"{name}: {exc}") from exc
-
-    return run
+    from instinct_fleet import api
 
 
 class FilterModule:
@@ -35,9 +22,5 @@ class FilterModule:
 
     def filters(self) -> Mapping[str, Callable[..., Any]]:
         """Return name -> filter."""
-        return {
-            "place_instances": _call("place_instances", api.place_instances),
-            "serve_config": _call("serve_config", api.serve_config),
-            "serve_command": _call("serve_command", api.serve_command),
-            "unit_findings": _call("unit_findings", api.unit_findings),
-        }
+        functions = (api.place_instances, api.serve_config, api.serve_command, api.unit_findings)
+        return {f.__name__: api.as_filter(f.__name__, f, AnsibleFilterError) for f in functions}

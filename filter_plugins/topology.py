@@ -10,24 +10,11 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 
 try:
-    import instinct_fleet  # noqa: F401 - is the package installed?
+    from instinct_fleet import api
 except ImportError:
-    # Ansible runs from a checkout without the package installed.
+    # Ansible runs from a checkout in whose environment the package is not installed.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from instinct_fleet import api
-
-
-def _call(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function as a filter: its errors carry the filter's name and no traceback."""
-
-    def run(value: Any, **options: Any) -> Any:
-        try:
-            return function(value, **options)
-        except (ValueError, TypeError) as exc:
-            raise AnsibleFilterError(f"{name}: {exc}") from exc
-
-    return run
+    from instinct_fleet import api
 
 
 class FilterModule:
@@ -35,7 +22,5 @@ class FilterModule:
 
     def filters(self) -> Mapping[str, Callable[..., Any]]:
         """Return name -> filter."""
-        return {
-            "node_topology": _call("node_topology", api.node_topology),
-            "topology_findings": _call("topology_findings", api.topology_findings),
-        }
+        functions = (api.node_topology, api.topology_findings)
+        return {f.__name__: api.as_filter(f.__name__, f, AnsibleFilterError) for f in functions}

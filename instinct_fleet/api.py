@@ -5,7 +5,7 @@ Every error is a ValueError whose text says what was seen, with its type, and wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from instinct_fleet import binding, placement, serve_args
@@ -13,6 +13,21 @@ from instinct_fleet.instances import Instance, parse_instances
 from instinct_fleet.model import Topology, Unit, to_json, topology_from_json
 from instinct_fleet.parse.merge import evidence_from_probe
 from instinct_fleet.policy import evaluate
+
+
+def as_filter(name: str, function: Callable[..., Any], error: type[Exception]) -> Callable[..., Any]:
+    """Return a function of this module as a filter of Ansible: it raises ``error`` with the filter's name in front.
+
+    ``error`` is AnsibleFilterError; it is handed in, since this package does not import Ansible.
+    """
+
+    def run(value: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return function(value, *args, **options)
+        except (ValueError, TypeError) as exc:
+            raise error(f"{name}: {exc}") from exc
+
+    return run
 
 
 def _mapping(value: Any, what: str) -> Mapping[str, Any]:

@@ -159,8 +159,18 @@ def _memory(unit: Unit, name: str, process: Mapping[str, Any]) -> Iterator[Findi
     plan = " or ".join(sorted(allowed))
     if not seen:
         yield finding("binding_unknown", name, f"{_label(process)}: memory policy not read, planned {plan}")
-    elif not set(seen) <= allowed:
+    elif set(seen) <= allowed:
+        return
+    elif _narrowed(unit, process) and set(seen) <= allowed | {p.replace("prefer:", "bind:") for p in allowed}:
+        text = f"{_label(process)} has memory policy {', '.join(seen)}, planned {plan}: the right nodes, but strictly"
+        yield finding("binding_memory_strict", name, text)
+    else:
         yield finding("binding_memory", name, f"{_label(process)} has memory policy {', '.join(seen)}, planned {plan}")
+
+
+def _narrowed(unit: Unit, process: Mapping[str, Any]) -> bool:
+    """Tell whether the process is one that vLLM itself may have bound: a worker or the engine, never the server."""
+    return not unit.numa_bind_args and bool(WORKER.search(_title(process)) or ENGINE.search(_title(process)))
 
 
 def _worker_nodes(unit: Unit, name: str, workers: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:

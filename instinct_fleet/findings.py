@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from instinct_fleet.model import Finding, Severity
+from instinct_fleet.parse.codes import COLLECTION
 
 Area = Literal["collection", "topology", "host", "fabric", "placement", "instance", "binding"]
 
@@ -44,6 +45,7 @@ class Code:
 def _codes() -> dict[str, Code]:
     """Return the table. Kept as a function so that each area reads as one block."""
     collection = {
+        **{code: Code("collection", *entry) for code, entry in COLLECTION.items()},
         "not_collected": Code(
             "collection",
             "info",
@@ -52,30 +54,6 @@ def _codes() -> dict[str, Code]:
             "show, so there it is for information; in a full bundle of `node_probe` the fact is missing, so it is "
             "`unknown`.",
             "Run the command that the message names, or collect the node with `node_probe`.",
-        ),
-        "collect_tool_missing": Code(
-            "collection",
-            "unknown",
-            "A tool is not installed",
-            "The tool was found neither on PATH nor in ROCm's folders. Where another source showed the same facts it "
-            "is a warning.",
-            "Install it with role `rocm` (`amd-smi-lib`, `rocm-smi-lib`, `rocminfo`, `pciutils`, `numactl`), or name "
-            "its folder in `tool_paths` of `node_probe`.",
-        ),
-        "collect_timeout": Code(
-            "collection",
-            "unknown",
-            "A tool did not end in time",
-            "A tool that hangs mostly waits for a GPU or for the driver.",
-            "Look at `dmesg` for amdgpu messages; run the command by hand; raise `timeout` of `node_probe` only when "
-            "it ends by itself.",
-        ),
-        "collect_unexpected": Code(
-            "collection",
-            "unknown",
-            "A section of the bundle is missing or has an unexpected form",
-            "The document is not what `node_probe` of this schema returns, so that part could not be judged.",
-            "Collect the node again with the `node_probe` of this version.",
         ),
         "sources_disagree": Code(
             "collection",
@@ -100,6 +78,13 @@ def _codes() -> dict[str, Code]:
             "KFD's generation number was another one after reading than before it: a GPU was reset, partitioned or "
             "removed meanwhile.",
             "Collect again when no partition change, driver reload or GPU reset runs.",
+        ),
+        "collect_tool_failed": Code(
+            "collection",
+            "error",
+            "The tool ended with an error in place of data",
+            "It said why; the message holds that.",
+            "Run the command by hand as root and read its stderr and `dmesg | grep amdgpu`.",
         ),
         "simulated_hardware": Code(
             "collection",
@@ -491,21 +476,22 @@ def _codes() -> dict[str, Code]:
             "fabric",
             "error",
             "RCCL bus bandwidth below the floor",
-            "In-place bus bandwidth at the largest size, which must be large enough to be the plateau.",
-            "See the signature that the message names; check iommu=pt, link types and the RCCL release.",
+            "In-place bus bandwidth at the largest size, which must be large enough to be the plateau. Some figures "
+            "are the signature of a known fault, which the message then names.",
+            "Check iommu=pt, ACS, link types and the RCCL release; run it again on an idle node.",
         ),
         "rccl_no_floor": Code(
             "fabric",
             "warning",
             "No published floor for this number of GPUs",
             "The figure is shown against the links times the usable rate of one, and gates nothing.",
-            "Set `rccl_floors` in `topology_policy_overrides` from a measurement of a good node.",
+            "Set a floor from a measurement of a good node (`rccl_check_floor`).",
         ),
         "rccl_not_judged": Code(
             "fabric",
             "unknown",
             "The RCCL run cannot be judged",
-            "No in-place row, results not checked (`-c 0`), or only small sizes.",
+            "No in-place row, results not checked (`-c 0`), only small sizes, or another number of GPUs than meant.",
             "Run `all_reduce_perf -b 8 -e 8G -f 2 -c 1`.",
         ),
     }
@@ -665,6 +651,14 @@ def _codes() -> dict[str, Code]:
             "Its allocations come from another node, or are bound strictly where they must not be.",
             "Render and restart the unit with role `vllm_serve`; look for NUMAPolicy= in drop-ins and for a numactl "
             "in a wrapper.",
+        ),
+        "binding_memory_strict": Code(
+            "binding",
+            "warning",
+            "A worker bound its memory strictly to the planned node",
+            "vLLM's CPU backend does so by itself. The node is the right one, but when it is full the kernel kills the "
+            "worker, where the plan would have let it use another node.",
+            "None needed on the CPU backend; elsewhere look for `numa-bind` in `extra_args` and for NUMAPolicy=.",
         ),
         "binding_unknown": Code(
             "binding",

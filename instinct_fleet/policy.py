@@ -10,8 +10,9 @@ The facts that the rules read are those that :mod:`instinct_fleet.parse.merge` d
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -22,7 +23,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from instinct_fleet.findings import CODES, finding
 from instinct_fleet.model import Finding, Gpu, Link, Severity, Topology, sort_findings
-from instinct_fleet.parse.base import Aspect, Evidence
+from instinct_fleet.parse import rccl
+from instinct_fleet.parse.base import Aspect, Evidence, format_cpu_list
 from instinct_fleet.validation import explain, nearest
 
 #: More pairs than this with one and the same finding are told in one line.
@@ -46,6 +48,7 @@ class Policy(BaseModel):
     """What a node must look like. The keys are explained at the head of ``data/policies.yml``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str = ""
     title: str
     device_ids: tuple[str, ...]
     arch: str
@@ -63,11 +66,6 @@ class Policy(BaseModel):
     cmdline_recommended: tuple[str, ...] = ()
     # What the driver itself holds on an idle GPU is a few hundred MiB; a stuck worker holds GiB.
     vram_idle_max_mib: int = Field(default=2048, ge=0)
-    rccl_floors: Mapping[int, float] = {}
-    # Below this size the figure is latency, not bandwidth (AMD's acceptance reads 8 GiB; the plateau starts earlier).
-    rccl_min_bytes: int = Field(default=GIB, ge=1)
-    xgmi_links_per_pair: int | None = None
-    xgmi_link_gbps: float | None = None
     #: Aspects that may be missing from a full bundle: then they are a warning, not unknown.
     optional: tuple[Aspect, ...] = ()
     severity: Mapping[str, Severity] = {}
@@ -101,7 +99,7 @@ def policies() -> Mapping[str, Policy]:
     """Return the shipped policies by name, in the order of the file."""
     text = resources.files("instinct_fleet.data").joinpath("policies.yml").read_text("utf-8")
     document = yaml.safe_load(text)
-    return {name: Policy.model_validate(entry) for name, entry in document["policies"].items()}
+    return {name: Policy.model_validate({**entry, "name": name}) for name, entry in document["policies"].items()}
 
 
 def load_policy(name: str, overrides: Mapping[str, Any] | None = None) -> Policy:
@@ -149,17 +147,17 @@ def evaluate(evidence: Evidence, *, policy: str, overrides: Mapping[str, Any] | 
     """
     rules = load_policy(policy, overrides)
     found: list[Finding] = []
-    waived = set(rules.optional)
+    waived: dict[Aspect, Severity] = dict.fromkeys(rules.optional, "warning")
     absent: dict[Aspect, str] = {}
     for rule in RULES:
         if not rule.applies(rules):
-            waived.update(rule.needs)
+            waived |= dict.fromkeys(rule.needs, "info")
             continue
         missing = [aspect for aspect in rule.needs if aspect not in evidence.collects]
         if missing:
             absent.setdefault(missing[0], rule.why)
         else:
-            found.extend(rule.judge(evidence, rules))
+            found.extend(_grouped(rule.judge(evidence, rules)))
     for aspect, why in absent.items():
         found.extend(_not_collected(evidence, rules, aspect, why))
     if evidence.simulated:
@@ -170,8 +168,21 @@ def evaluate(evidence: Evidence, *, policy: str, overrides: Mapping[str, Any] | 
     return sort_findings([_with_severity(_waive(f, waived), rules) for f in found])
 
 
+def _grouped(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield findings, three or more GPUs with one and the same told in one."""
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    for item in findings:
+        groups.setdefault((item.code, item.severity, item.message), []).append(item)
+    for group in groups.values():
+        numbers = [int(item.subject[3:]) for item in group if re.fullmatch(r"GPU\d+", item.subject)]
+        if len(numbers) == len(group) > 2:
+            yield replace(group[0], subject=f"GPUs {format_cpu_list(numbers)}")
+        else:
+            yield from group
+
+
 #: Aspect -> (findings that say it is not known, kinds of readings that only serve it). Where the policy makes the
-#: aspect optional, or the model does not have it, their `unknown` is a warning.
+#: aspect optional their `unknown` is a warning; where the model does not have it, it is for information.
 UNKNOWN_OF: Mapping[Aspect, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "arch": (("gpu_arch_unknown",), ()),
     "device_id": (("gpu_model_unknown",), ()),
@@ -180,21 +191,21 @@ UNKNOWN_OF: Mapping[Aspect, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ecc": (("xgmi_errors_unknown",), ("amd-smi metric",)),
     "gpu_numa": (("gpu_numa_unknown",), ()),
     "numa_nodes": (("numa_nodes_unknown",), ()),
-    "partition": (("partition_unknown",), ("amd-smi partition",)),
+    "partition": (("partition_unknown", "collect_partition_unknown"), ("amd-smi partition",)),
     "pcie_link": (("pcie_link_unknown",), ("lspci link",)),
     "vram": (("vram_unknown",), ()),
     "access": (("device_access_unknown",), ()),
 }
 
 
-def _waive(item: Finding, waived: set[Aspect]) -> Finding:
+def _waive(item: Finding, waived: Mapping[Aspect, Severity]) -> Finding:
     """Lower what is unknown of an aspect that this node need not show."""
     if item.severity != "unknown":
         return item
-    for aspect in waived:
+    for aspect, severity in waived.items():
         codes, kinds = UNKNOWN_OF.get(aspect, ((), ()))
         if item.code in codes or (item.code == "collect_partial" and item.subject in kinds):
-            return replace(item, severity="warning")
+            return replace(item, severity=severity)
     return item
 
 
@@ -232,13 +243,13 @@ ASPECTS: Mapping[str, tuple[str, str]] = {
 
 
 def _not_collected(evidence: Evidence, policy: Policy, aspect: Aspect, why: str) -> Iterator[Finding]:
-    if aspect == "busbw" or (aspect == "link_bandwidth" and evidence.whole):
-        return  # measured by role rccl_check, advisory: neither is part of a bundle
+    if aspect == "busbw" or (evidence.whole and aspect in ("link_weight", "link_bandwidth")):
+        return  # measured by role rccl_check, or advisory: neither is missing from a bundle
     what, command = ASPECTS[aspect]
     severity: Severity = "info"
     if evidence.whole:
         severity = "warning" if aspect in policy.optional else "unknown"
-    tools = ", ".join(dict.fromkeys(r.kind for r in evidence.readings)) or "nothing"
+    tools = ", ".join(sorted({r.tool if evidence.whole else r.kind for r in evidence.readings})) or "nothing"
     yield finding(
         "not_collected",
         evidence.subject,
@@ -400,7 +411,13 @@ def _weights(e: Evidence, p: Policy) -> Iterator[Finding]:
             f"XGMI weight {weight}, usual on this model: {', '.join(map(str, usual))}; first {pair_name(*pairs[0])}",
         )
     if any(link.weight == 0 for link in all_links(e.topology).values()):
-        yield finding("link_weight", e.subject, "weight 0 shown, as ROCm 7.0 does on the MI350 series; gates nothing")
+        yield finding(
+            "link_weight",
+            e.subject,
+            f"weight 0 shown, as ROCm 7.0 does on the MI350 series; usual is {', '.join(str(w) for w in usual if w)}; "
+            "it gates nothing",
+            severity="warning",
+        )
 
 
 def _bandwidths(e: Evidence, _p: Policy) -> Iterator[Finding]:
@@ -409,11 +426,14 @@ def _bandwidths(e: Evidence, _p: Policy) -> Iterator[Finding]:
         for pair, link in all_links(e.topology).items()
         if link.type == "XGMI" and link.bandwidth_mbps is not None and link.bandwidth_mbps[1] == 0
     ]
+    xgmi = sum(link.type == "XGMI" for link in all_links(e.topology).values())
     if zero:
+        # Between partitions of different devices 0-0 is how it is; everywhere it means that the release cannot tell.
         yield finding(
             "link_bandwidth",
             f"{len(zero)} pairs",
-            f"bandwidth 0-0 shown for XGMI pairs, first {pair_name(*zero[0])}; the figure gates nothing",
+            f"bandwidth 0-0 shown for {len(zero)} of {xgmi} XGMI pairs, first {pair_name(*zero[0])}; it gates nothing",
+            severity="warning" if len(zero) == xgmi else "info",
         )
 
 
@@ -587,14 +607,27 @@ def _acs(e: Evidence, _p: Policy) -> Iterator[Finding]:
 
 def _driver(e: Evidence, _p: Policy) -> Iterator[Finding]:
     driver: Mapping[str, Any] = e.facts.get("driver", {})
+    unbound = driver.get("unbound", ())
     if driver.get("loaded") is False:
-        yield finding("driver_not_loaded", e.subject, "module amdgpu is not loaded, expected it live")
-    for bdf in driver.get("unbound", ()):
+        seen = f", and {len(unbound)} GPUs in the PCI tree have no driver" if unbound else ""
+        yield finding("driver_not_loaded", e.subject, f"module amdgpu is not loaded{seen}; expected it live")
+        return
+    for bdf in unbound:
         yield finding("gpu_without_driver", bdf, "GPU in the PCI tree has no driver, expected amdgpu")
 
 
-def _hidden(e: Evidence, _p: Policy) -> Iterator[Finding]:
+def _hidden(e: Evidence, p: Policy) -> Iterator[Finding]:
     runtime, driver = e.facts.get("runtime_gpus"), e.facts.get("driver_gpus")
+    if runtime is not None and "gpu_count" not in e.collects and runtime < p.count:
+        yield finding(
+            "gpus_hidden",
+            e.subject,
+            f"rocminfo shows {runtime} GPUs, expected {p.count}; whether the others are hidden from it or missing is "
+            "not known from it alone",
+            severity="unknown",
+            remedy="Compare with `amd-smi list`; look for ROCR_VISIBLE_DEVICES (`env`, `/etc/environment`).",
+        )
+        return
     if runtime is None or driver is None or runtime >= driver:
         return
     lines = [
@@ -695,53 +728,9 @@ def _vram(e: Evidence, p: Policy) -> Iterator[Finding]:
 
 
 def _busbw(e: Evidence, p: Policy) -> Iterator[Finding]:
-    for run in e.facts.get("rccl", ()):
-        yield from judge_rccl(run, p, subject=e.subject)
-
-
-#: Highest busbw in GB/s -> what it usually means, for a node whose XGMI link carries 48 GB/s.
-RCCL_SIGNATURES: tuple[tuple[float, float, str], ...] = (
-    (20.0, 28.0, "about 24: RCCL takes the GPUs for PCIe peers (as RCCL of ROCm 6.4.1 did)"),
-    (44.0, 66.0, "about 48 to 63: one XGMI link carries the ring"),
-    (88.0, 100.0, "about 94: PCI addresses are mapped to the wrong NUMA nodes or network cards"),
-)
-
-
-def judge_rccl(run: Mapping[str, Any], policy: Policy, *, subject: str) -> Iterator[Finding]:
-    """Judge one run of rccl-tests.
-
-    ``run`` holds ``gpus``, ``size`` (bytes of the largest in-place row), ``busbw`` (GB/s there) and ``wrong`` (sum of
-    all rows), each None where not known.
-    """
-    gpus, size, busbw, wrong = (run.get(key) for key in ("gpus", "size", "busbw", "wrong"))
-    if wrong:
-        yield finding("rccl_wrong_results", subject, f"#wrong is {wrong}, expected 0")
-    if busbw is None or size is None:
-        yield finding("rccl_not_judged", subject, "no in-place row with a bus bandwidth, expected at least one")
-        return
-    if wrong is None:
-        yield finding("rccl_not_judged", subject, "results were not checked (#wrong is N/A), expected 0")
-    if size < policy.rccl_min_bytes:
-        yield finding(
-            "rccl_not_judged", subject, f"largest size is {size} bytes, expected at least {policy.rccl_min_bytes}"
-        )
-        return
-    floor = policy.rccl_floors.get(gpus) if gpus is not None else None
-    who = f"{gpus} GPUs" if gpus is not None else "an unknown number of GPUs"
-    seen = f"{busbw:g} GB/s in place at {size / GIB:g} GiB with {who}"
-    hint = next((text for low, high, text in RCCL_SIGNATURES if low <= busbw <= high), "")
-    if floor is not None:
-        if busbw < floor:
-            yield finding(
-                "rccl_bandwidth_low", subject, f"{seen}, expected at least {floor:g}" + (f"; {hint}" if hint else "")
-            )
-        return
-    model = ""
-    if gpus and gpus > 1 and policy.xgmi_link_gbps and policy.xgmi_links_per_pair:
-        links = (gpus - 1) * policy.xgmi_links_per_pair
-        best = links * policy.xgmi_link_gbps
-        model = f"; {links} links x {policy.xgmi_link_gbps:g} GB/s = {best:g}, so {busbw / best:.0%} of it"
-    yield finding("rccl_no_floor", subject, f"{seen}; no published floor to compare with{model}")
+    for reading in e.readings:
+        if reading.kind == rccl.KIND:
+            yield from rccl.judge(reading, policy=p.name)
 
 
 @dataclass(frozen=True)
@@ -773,9 +762,9 @@ RULES: tuple[_Rule, ...] = (
         applies=lambda policy: len(policy.partitions) > 1,
     ),
     _Rule(("pcie_link",), "is the host link at full speed", _pcie_link, applies=lambda policy: policy.pcie is not None),
-    _Rule(("link_type", "pci_tree"), "does ACS redirect peer traffic", _acs),
+    _Rule(("link_type",), "does ACS redirect peer traffic", _acs),
     _Rule(("driver",), "does the driver hold every GPU", _driver),
-    _Rule(("driver",), "does the runtime see every GPU", _hidden),
+    _Rule((), "does the runtime see every GPU", _hidden),
     _Rule(("environment",), "does the system select or fake GPUs", _environment),
     _Rule(("access",), "may the service user use the GPUs", _access_rights),
     _Rule(("cmdline",), "is the IOMMU out of the way", _cmdline),

@@ -21,7 +21,6 @@ none. A source that shows another number of GPUs is not used, and that is a find
 ``access``         (one) the ``access`` section of node_probe
 ``acs``            (by address of a bridge) whether access control redirects peer traffic
 ``gpu_nic``        (by address of a GPU) address of a network card -> class of the path
-``rccl``           (list) runs of rccl-tests, see :func:`instinct_fleet.policy.judge_rccl`
 ``versions``       (by name) versions that the tools told
 ``firmware``       firmware version
 """
@@ -64,8 +63,8 @@ _PURPOSE: Mapping[str, tuple[Aspect, ...]] = {
     "numactl -H": ("numa_nodes",),
     "lscpu": ("numa_nodes",),
 }
-#: Failures that say something about the node whatever other tools showed.
-_ALWAYS = ("collect_driver_not_loaded", "collect_permission", "collect_changed_meanwhile")
+#: Failures that say nothing of the node: the tool is not there, or of a release that does it in another way.
+_HARMLESS = ("collect_tool_missing", "collect_usage", "collect_unrecognised", "collect_unsupported_layout")
 
 
 def evidence_from_probe(probe: Mapping[str, Any]) -> Evidence:
@@ -112,10 +111,10 @@ def _read_command(command: str, entry: Mapping[str, Any]) -> Reading:
     stdout, stderr = (str(entry.get(key) or "") for key in ("stdout", "stderr"))
     if error == "not found":
         text = f"{tool} was found neither on PATH nor in tool_paths, expected it for `{command}`"
-        return _failed(command, tool, finding("collect_tool_missing", command, text))
+        return _failed(command, tool, finding("collect_tool_missing", command, text, severity="unknown"))
     if error and "time limit" in str(error):
         text = f"`{command}` did not end within the time limit, expected an answer"
-        return _failed(command, tool, finding("collect_timeout", command, text))
+        return _failed(command, tool, finding("collect_timeout", command, text, severity="unknown"))
     rc = entry.get("rc")
     reading = detect.read(stdout, stderr=stderr, rc=rc if isinstance(rc, int) else None, command=command)
     if error:
@@ -171,7 +170,7 @@ def merge(
         readings=tuple(ordered),
         facts=merger.facts,
         collects=collects,
-        findings=(*_of_readings(ordered, collects, whole=whole), *merger.findings),
+        findings=(*_joined(_of_readings(ordered, collects, whole=whole)), *merger.findings),
         whole=whole,
         subject=subject,
         simulated=simulated,
@@ -194,12 +193,25 @@ def _of_readings(readings: Sequence[Reading], collects: frozenset[Aspect], *, wh
         purpose = _PURPOSE.get(command, ())
         covered = whole and reading.refused and bool(purpose) and set(purpose) <= collects
         for item in reading.findings:
-            if covered and item.severity in ("error", "unknown") and item.code not in _ALWAYS:
+            if covered and item.severity in ("error", "unknown") and item.code in _HARMLESS:
                 yield dataclasses.replace(
                     item, severity="warning", message=f"{item.message}; other sources showed what it is for"
                 )
             else:
                 yield item
+
+
+def _joined(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield each finding once, where several calls of a tool failed in the same way."""
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    for item in findings:
+        groups.setdefault((item.code, item.severity, item.message), []).append(item)
+    for group in groups.values():
+        subjects = sorted({item.subject for item in group})
+        if len(subjects) < 2:
+            yield group[0]
+        else:
+            yield dataclasses.replace(group[0], subject=f"{subjects[0]} and {len(subjects) - 1} more calls")
 
 
 @dataclass(frozen=True)
@@ -262,6 +274,10 @@ class _Merger:
                 self.findings.append(finding("gpu_address_duplicate", self.subject, text))
         self.gpus = [Gpu(index=i, bdf=bdf) for i, bdf in enumerate(order)]
         self.numbers = [self._map(reading, order, base[0]) for reading in self.readings]
+        # What a source says of GPUs that cannot be matched with ours is as good as not collected.
+        self.collects = set().union(
+            *(r.collects for r, numbers in zip(self.readings, self.numbers, strict=True) if numbers or not r.gpus)
+        )
 
     def _map(self, reading: Reading, order: Sequence[str | None], first: Reading) -> dict[int, list[int]]:
         place = {bdf: i for i, bdf in enumerate(order) if bdf}
@@ -296,7 +312,8 @@ class _Merger:
             same = [i for bdf, i in place.items() if bus and bdf.partition(":")[2] == bus]
             if len(same) != 1:
                 node = nodes[position] if position < len(nodes) else None
-                same = [place[b]] if (b := by_node.get(node)) in place else []
+                bdf = by_node.get(node)
+                same = [place[bdf]] if bdf is not None and bdf in place else []
             numbers[gpu.index] = same
         return numbers
 
@@ -538,22 +555,19 @@ class _Merger:
                     for index in numbers.get(number, ()):
                         yield index, entry
 
-            for index, ports in ours("xgmi_ports"):
+            for index, ports in ours("link_status"):
                 status.setdefault(index, tuple(ports or ()))
-            for index, blocks in ours("ecc_blocks"):
-                counts = _block(blocks)
-                if counts is not None:
-                    ecc.setdefault(index, counts)
+            for index, counts in ours("ecc"):
+                if isinstance(counts, Mapping):
+                    ecc[index] = _worse(ecc.get(index), counts)
             for index, amount in ours("vram_used"):
-                if used.get(index) is None:
-                    used[index] = amount
-            for index, node in ours("numa_node"):
+                used[index] = _more(used.get(index), amount)
+            for index, node in ours("numa_nearest"):
                 nearest.setdefault(index, node)
             for index, version in ours("firmware"):
                 firmware.setdefault(index, version)
-            for index, entry in ours("processes"):
-                if entry is not None:
-                    busy = (busy or set()) | ({index} if entry else set())
+            if "vram_busy" in reading.facts:
+                busy = (busy or set()) | {i for number in reading.facts["vram_busy"] for i in numbers.get(number, ())}
         self._facts_by_address(ecc, used)
         for reading, numbers in zip(self.readings, self.numbers, strict=True):
             if reading.kind == "kfd":
@@ -572,7 +586,6 @@ class _Merger:
             "runtime_gpus": len(runtime.gpus) if runtime else None,
             "driver_gpus": len(kfd_reading.gpus) if kfd_reading else len(self.gpus),
             "driver": {"loaded": None, "unbound": self._unbound()},
-            "rccl": [_rccl(r) for r in self.readings if "busbw" in r.collects],
             "versions": {k: v for r in self.readings for k, v in r.facts.get("versions", {}).items() if v},
         }
         # Totals alone do not tell whether memory leaked.
@@ -611,12 +624,11 @@ class _Merger:
                 for index in index_of.get(bdf, ()):
                     links.setdefault(index, {})["fatal_error"] = True
             for index, amount in ours("vram_used_bytes"):
-                if used.get(index) is None:
-                    used[index] = amount
+                used[index] = _more(used.get(index), amount)
             for index, blocks in ours("ras"):
                 counts = _ras(blocks)
                 if counts is not None:
-                    ecc.setdefault(index, counts)
+                    ecc[index] = _worse(ecc.get(index), counts)
             acs |= reading.facts.get("acs", {})
             gpu_nic |= reading.facts.get("gpu_nic", {})
         self.facts |= {"pcie_link": links, "acs": acs, "gpu_nic": gpu_nic}
@@ -656,24 +668,19 @@ def _bus(link: Link) -> str | None:
     return None
 
 
-def _block(blocks: Any) -> dict[str, Any] | None:
-    """Return the XGMI_WAFL counters of amd-smi's ECC blocks."""
-    if not isinstance(blocks, Mapping):
-        return None
-    counts = next((v for k, v in blocks.items() if str(k).upper() == "XGMI_WAFL"), None)
-    if not isinstance(counts, Mapping):
-        return None
-    return {key: counts.get(key) for key in ("correctable", "uncorrectable")}
-
-
 def _ras(blocks: Any) -> dict[str, Any] | None:
     """Return the XGMI_WAFL counters of the kernel's ``ras`` folder."""
     counts = blocks.get("xgmi_wafl") if isinstance(blocks, Mapping) else None
     return {"correctable": counts.get("ce"), "uncorrectable": counts.get("ue")} if counts else None
 
 
-def _rccl(reading: Reading) -> dict[str, Any]:
-    return {key: reading.facts.get(key) for key in ("gpus", "size", "busbw", "wrong")}
+def _more(a: int | None, b: int | None) -> int | None:
+    """Return the larger of two counts of which either may not be known: of two sources the worse one counts."""
+    return max((n for n in (a, b) if n is not None), default=None)
+
+
+def _worse(have: Mapping[str, Any] | None, other: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _more((have or {}).get(key), other.get(key)) for key in ("correctable", "uncorrectable")}
 
 
 def _nodes(nodes: Iterable[NumaNode]) -> str:

@@ -1,19 +1,10 @@
-"""Profiles as the contracts that parsers make of them, for tests of what comes after parsing."""
+"""Profiles as the Topology that a full bundle of them must give, for tests of what comes after parsing."""
 
 from __future__ import annotations
 
 from instinct_fleet.model import Gpu, Host, Link, LinkType, NumaNode, Partition, Topology
-from instinct_fleet.parse.base import Aspect, Evidence, parse_cpu_list
+from instinct_fleet.parse.base import parse_cpu_list
 from support.profile import Profile
-
-#: What a full bundle of a healthy node collects.
-WHOLE: frozenset[Aspect] = frozenset(
-    {
-        "gpu_count", "bdf", "device_id", "arch", "link_type", "link_weight", "link_hops", "link_access",
-        "link_bandwidth", "link_status", "gpu_numa", "numa_nodes", "pci_tree", "pcie_link", "partition", "vram", "ecc",
-        "driver", "versions", "cmdline", "sysctl", "access", "environment",
-    }
-)  # fmt: skip
 
 
 def topology(profile: Profile) -> Topology:
@@ -57,44 +48,9 @@ def topology(profile: Profile) -> Topology:
         ),
         host=Host(
             cmdline=profile.cmdline,
-            kernel="6.8.0",
             numa_balancing=profile.numa_balancing == "1",
             iommu="pt" if "iommu=pt" in profile.cmdline else None,
-            sockets=len(profile.nodes),
+            sockets=profile.sockets,
             smt=True,
         ),
-    )
-
-
-def evidence(profile: Profile) -> Evidence:
-    """Return what merge makes of a full bundle of a profile without any fault beside its topology."""
-    top = topology(profile)
-    indices = [gpu.index for gpu in top.gpus]
-    return Evidence(
-        topology=top,
-        collects=WHOLE,
-        whole=True,
-        subject=profile.name,
-        facts={
-            "link_status": dict.fromkeys(indices, ("X",) + ("U",) * 7),
-            "ecc": dict.fromkeys(indices, {"correctable": 0, "uncorrectable": 0}),
-            "pcie_link": dict.fromkeys(indices, {"speed_gts": 32.0, "width": 16, "fatal_error": False}),
-            "vram_used": dict.fromkeys(indices, 300 * 1024**2),
-            "vram_busy": frozenset(),
-            "numa_nearest": dict(zip(indices, profile.numa, strict=True)),
-            "driver": {"loaded": True, "unbound": ()},
-            "runtime_gpus": len(indices),
-            "driver_gpus": len(indices),
-            "environment": {},
-            "acs": {"0000:00:01.1": False},
-            "access": {
-                "user": "vllm",
-                "exists": True,
-                "groups": ["render", "vllm"],
-                "devices": {
-                    path: {"mode": "0660", "owner": "root", "group": "render", "read_write": True}
-                    for path in ("/dev/kfd", "/dev/dri/renderD128")
-                },
-            },
-        },
     )
