@@ -90,8 +90,8 @@ def describe(name: str) -> dict[str, Any]:
     Returns:
         ``vllm``, ``accelerator``, ``python``, ``abi``; ``release`` is the name of the folder on a node; ``lock`` the
         requirements text with hashes for the installer, including the wheels made here; ``download`` the one to
-        download; ``complete_note`` the line that a finished folder is marked with; ``wheels`` the made ones {file name: base64}; ``platforms`` pip's tags;
-        ``installer`` the installer's requirement line.
+        download; ``complete_note`` the line that a finished folder is marked with; ``wheels`` the made ones
+        {file name: base64}; ``platforms`` pip's tags; ``installer`` the installer's requirement line.
 
     Raises:
         ValueError: the set is unknown; the message lists the known ones.

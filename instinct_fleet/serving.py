@@ -80,7 +80,8 @@ def serve_plan(
             instance, unit, config_path=config_path, vllm_path=vllm_path, numactl_path=numactl_path
         )
         config = serve_args.render_config(instance, unit, vllm_version=vllm_version)
-        ready = [f"{config_dir}/wait-ready", f"{url}/health", str(start_timeout)]
+        # Through the shell, since systemd-analyze refuses a unit whose programs are only about to be written.
+        ready = ["/bin/sh", f"{config_dir}/wait-ready", f"{url}/health", str(start_timeout)]
         test = instance.smoke_test
         units.append(
             {
@@ -129,7 +130,7 @@ def serve_files(
     """
     files: list[dict[str, Any]] = [
         {"dest": config_dir, "state": "directory", "mode": "0755"},
-        {"dest": f"{config_dir}/wait-ready", "template": "wait-ready.sh.j2", "mode": "0755", "validate": "sh -n %s"},
+        {"dest": f"{config_dir}/wait-ready", "template": "wait-ready.sh.j2", "mode": "0644", "validate": "sh -n %s"},
     ]
     for unit in plan["units"]:
         guarded = {"guard_unit": unit["unit"]}
@@ -219,13 +220,11 @@ def running_findings(plan: Mapping[str, Any], states: Mapping[str, Any], *, user
     return found
 
 
-def verify_failure_text(
-    result: Mapping[str, Any], *, host: str, units: Mapping[str, Any], journal: str = ""
-) -> str:
+def verify_failure_text(result: Mapping[str, Any], *, host: str, units: Mapping[str, Any], journal: str = "") -> str:
     """Say why an instance is not served as planned, with the state of the units and what they logged last."""
     lines = [f"{host}: {str(result.get('msg') or 'the instances are not served as planned').strip()}"]
-    for name, state in sorted(units.items()):
-        state = state or {}
+    for name, seen in sorted(units.items()):
+        state = seen or {}
         lines.append(
             f"{name} is {state.get('ActiveState', 'unknown')} ({state.get('SubState', 'unknown')}), result "
             f"{state.get('Result', 'unknown')}, restarted {state.get('NRestarts', '?')} times"
@@ -317,7 +316,7 @@ def runtime_mismatch(said: str, runtime: Mapping[str, Any]) -> list[str]:
     if str(version).split("+", 1)[0] != runtime["vllm"]:
         problems.append(f"vLLM is {version}, expected {runtime['vllm']}")
     if runtime["accelerator"] == "rocm" and not hip:
-        problems.append(f"torch {torch} is not a ROCm build (torch.version.hip is empty): a CUDA or CPU wheel was taken")
+        problems.append(f"torch {torch} is not a ROCm build (torch.version.hip is empty): it is a CUDA or CPU wheel")
     if runtime["accelerator"] == "cpu" and (hip or cuda):
         problems.append(f"torch {torch} is built for a GPU, expected the CPU build")
     return problems
@@ -353,8 +352,7 @@ def serving_table(rows: Sequence[Mapping[str, Any]], *, simulated: bool = False)
     columns = ("host", "instance", "gpus", "numa", "numactl", "url")
     titles = ("HOST", "INSTANCE", "GPUS", "NUMA", "NUMACTL", "URL")
     widths = [
-        max(len(title), *(len(str(row[column])) for row in rows))
-        for column, title in zip(columns, titles, strict=True)
+        max(len(title), *(len(str(row[column])) for row in rows)) for column, title in zip(columns, titles, strict=True)
     ]
     lines = ["  ".join(title.ljust(width) for title, width in zip(titles, widths, strict=True)).rstrip()]
     for row in rows:
@@ -363,7 +361,8 @@ def serving_table(rows: Sequence[Mapping[str, Any]], *, simulated: bool = False)
     first = rows[0]
     question = str(first["question"]).replace("\\", "\\\\").replace('"', '\\"').replace("'", "'\\''")
     key = ' -H "Authorization: Bearer $VLLM_API_KEY"' if first["with_key"] else ""
-    body = f'{{"model": "{first["model"]}", "messages": [{{"role": "user", "content": "{question}"}}], "temperature": 0}}'
+    message = f'{{"role": "user", "content": "{question}"}}'
+    body = f'{{"model": "{first["model"]}", "messages": [{message}], "temperature": 0}}'
     lines += ["", f"curl -s {first['url']}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'"]
     if simulated:
         lines += ["", "Simulated hardware: the GPU tools are replayed; vLLM, systemd and numactl are real."]

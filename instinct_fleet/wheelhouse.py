@@ -99,6 +99,6 @@ def pip_failure_text(result: Mapping[str, Any], *, host: str) -> str:
     detail = f" (it looked for {wanted.group(1)})" if wanted else ""
     for pattern, cause in _CAUSES:
         if re.search(pattern, text):
-            return f"{host}: the wheelhouse is not complete: {cause}{detail}. What is there is kept; run again to go on."
+            return f"{host}: the wheelhouse is not complete: {cause}{detail}. What is there is kept; run again."
     last = [line for line in text.splitlines() if line.strip()][-3:]
     return f"{host}: the wheelhouse is not complete. The last lines were: {' / '.join(last) or '(nothing)'}"

@@ -210,10 +210,8 @@ def check_guards(module, entries, changed):
 def validate_all(module, entries, changed, folder):
     """Write each new content to a private folder and run its validator there."""
     for number, entry in enumerate(entries):
-        if (
-            entry["state"] != "file"
-            or "content" not in changed[entry["dest"]]
-            and "created" not in changed[entry["dest"]]
+        if entry["state"] != "file" or (
+            "content" not in changed[entry["dest"]] and "created" not in changed[entry["dest"]]
         ):
             continue
         place = os.path.join(folder, str(number))

@@ -66,7 +66,7 @@ def say(text: str) -> None:
     print(f"==> {text}", file=sys.stderr, flush=True)
 
 
-def run(title: str, argv: list[str], *, stdin: bytes | None = None, hint: str = "", env: dict[str, str] | None = None) -> str:
+def run(title: str, argv: list[str], *, hint: str = "", env: dict[str, str] | None = None) -> str:
     """Run a program, show a line of progress every five seconds, and return what it printed.
 
     Raises:
@@ -74,8 +74,12 @@ def run(title: str, argv: list[str], *, stdin: bytes | None = None, hint: str = 
     """
     started = time.monotonic()
     process = subprocess.Popen(
-        argv, stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}, cwd=REPO,
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})},
+        cwd=REPO,
     )
     lines: list[str] = []
 
@@ -86,9 +90,6 @@ def run(title: str, argv: list[str], *, stdin: bytes | None = None, hint: str = 
 
     reader = threading.Thread(target=read)
     reader.start()
-    if stdin is not None and process.stdin is not None:
-        process.stdin.write(stdin)
-        process.stdin.close()
     said = started
     while process.poll() is None:
         time.sleep(0.1)
@@ -189,8 +190,6 @@ def image() -> str:
             'echo "GPU tools are replayed from a profile" > "$1/etc/instinct-fleet-simulated"',
             'chroot "$1" groupadd --system --force render',
             'chroot "$1" groupadd --system --force video',
-            'echo "c /dev/kfd 0660 root render - 1:3" > "$1/etc/tmpfiles.d/replay.conf"',
-            'for n in $(seq 128 191); do echo "c /dev/dri/renderD$n 0660 root render - 1:3"; done > "$1/opt/render-nodes.conf"',
             # A getty and a clock have nothing to do in a container, and systemd must reach "running".
             'chroot "$1" systemctl mask getty.target console-getty.service systemd-timesyncd.service',
         ]
@@ -204,8 +203,15 @@ def image() -> str:
     tarball = CACHE / "rootfs.tar"
     run(
         "building the node image",
-        ["mmdebstrap", "--variant=minbase", "--include=" + ",".join(NODE_PACKAGES), f"--customize-hook={customize}",
-         SUITE, str(tarball), *mirror()],
+        [
+            "mmdebstrap",
+            "--variant=minbase",
+            "--include=" + ",".join(NODE_PACKAGES),
+            f"--customize-hook={customize}",
+            SUITE,
+            str(tarball),
+            *mirror(),
+        ],
         hint="Is the mirror reachable? BENCH_DEBIAN_MIRROR names another.",
     )
     try:
@@ -257,17 +263,31 @@ def up(node: str, *, address: str, profile: str) -> None:
     """Boot a node unless it runs."""
     name = image()
     state = ask(["podman", "inspect", "--format", "{{.State.Running}} {{.ImageName}}", node]).stdout.split()
-    if state == ["true", name] and (NODES / node / "profile").is_file():
-        if (NODES / node / "profile").read_text().strip() == profile:
-            return
+    stamp = NODES / node / "profile"
+    if state == ["true", name] and stamp.is_file() and stamp.read_text().strip() == profile:
+        return
     ask(["podman", "rm", "--force", "--time", "0", node])
     folder = render(node, profile)
     say(f"booting {node} ({profile}) at {address}")
     run(
         f"booting {node}",
         podman(
-            "run", "--detach", "--name", node, "--hostname", node, "--label", LABEL, "--systemd=always",
-            "--network=host", "--privileged", "--shm-size=4g", *limits(), "--volume", f"{folder}:/opt/replay:ro", name,
+            "run",
+            "--detach",
+            "--name",
+            node,
+            "--hostname",
+            node,
+            "--label",
+            LABEL,
+            "--systemd=always",
+            "--network=host",
+            "--privileged",
+            "--shm-size=4g",
+            *limits(),
+            "--volume",
+            f"{folder}:/opt/replay:ro",
+            name,
         ),
         hint="`podman info` tells what it finds wrong with this machine.",
     )
@@ -278,18 +298,16 @@ def up(node: str, *, address: str, profile: str) -> None:
             raise BenchError(f"{node} is {word or 'not answering'} after its boot, expected running; failed: {failed}")
         time.sleep(0.3)
     # The stand-ins of the device nodes: writable by group render, as udev makes the real ones.
-    run(
-        f"making the device nodes of {node}",
-        ["podman", "exec", node, "sh", "-c", "mkdir -p /dev/dri && systemd-tmpfiles --create /etc/tmpfiles.d/replay.conf "
-         f"&& head -n {len(json_gpus(folder))} /opt/render-nodes.conf > /run/render-nodes.conf "
-         "&& systemd-tmpfiles --create /run/render-nodes.conf"],
-    )
+    devices = ["/dev/kfd", *(f"/dev/dri/renderD{128 + number}" for number in range(count_gpus(folder)))]
+    rules = "".join(f"c {path} 0660 root render - 1:3\\n" for path in devices)
+    script = f"mkdir -p /dev/dri; printf '{rules}' > /run/replay.conf; systemd-tmpfiles --create /run/replay.conf"
+    run(f"making the device nodes of {node}", ["podman", "exec", node, "sh", "-c", script])
 
 
-def json_gpus(folder: Path) -> list[str]:
-    """Return the GPUs of a rendered node: those PCI devices of AMD that have VRAM."""
+def count_gpus(folder: Path) -> int:
+    """Count the GPUs of a rendered node: those PCI devices of AMD that have VRAM."""
     devices = folder / "root/sys/bus/pci/devices"
-    return sorted(d.name for d in devices.iterdir() if (d / "mem_info_vram_total").exists())
+    return sum((device / "mem_info_vram_total").exists() for device in devices.iterdir())
 
 
 def down(names: list[str]) -> None:
@@ -297,13 +315,14 @@ def down(names: list[str]) -> None:
     if not shutil.which("podman"):
         return
     everything = not names
-    names = names or ask(["podman", "ps", "--all", "--filter", f"label={LABEL}", "--format", "{{.Names}}"]).stdout.split()
+    listing = ["podman", "ps", "--all", "--filter", f"label={LABEL}", "--format", "{{.Names}}"]
+    names = names or ask(listing).stdout.split()
     for name in names:
         ask(podman("rm", "--force", "--time", "10", name))
         shutil.rmtree(NODES / name, ignore_errors=True)
     if everything:
-        found = ask(["podman", "images", "--format", "{{.Repository}}:{{.Tag}}", "localhost/instinct-fleet-node"]).stdout
-        for name in found.split():
+        listing = ["podman", "images", "--format", "{{.Repository}}:{{.Tag}}", "localhost/instinct-fleet-node"]
+        for name in ask(listing).stdout.split():
             run(f"removing {name}", ["podman", "rmi", "--force", name])
         say("no node, image or process of ours is left; the downloads stay in .cache/")
 
@@ -322,10 +341,8 @@ def models() -> None:
     if stamp.is_file() and stamp.read_text() == recipe:
         return
     say("training the tiny models")
-    release = json.loads(
-        run("reading the pins", [str(VENV / "bin/python"), "-c",
-            "import json; from instinct_fleet.runtime_sets import describe; print(json.dumps(describe('cpu')['release']))"])
-    )
+    code = "from instinct_fleet.runtime_sets import describe; print(describe('cpu')['release'])"
+    release = run("reading the pins", [str(VENV / "bin/python"), "-c", code]).strip()
     MODELS.mkdir(parents=True, exist_ok=True)
     script = (
         f"python3 -m venv /tools && /tools/bin/pip install -q --no-index --find-links /wheels/{release} uv && "
@@ -336,8 +353,22 @@ def models() -> None:
     run(
         "training the tiny models",
         podman(
-            "run", "--rm", *limits(), "--network=none", "--label", LABEL, "--volume", f"{WHEELHOUSE}:/wheels:ro", "--volume",
-            f"{REPO / 'molecule/bench'}:/src:ro", "--volume", f"{MODELS}:/models", image(), "sh", "-c", script,
+            "run",
+            "--rm",
+            *limits(),
+            "--network=none",
+            "--label",
+            LABEL,
+            "--volume",
+            f"{WHEELHOUSE}:/wheels:ro",
+            "--volume",
+            f"{REPO / 'molecule/bench'}:/src:ro",
+            "--volume",
+            f"{MODELS}:/models",
+            image(),
+            "sh",
+            "-c",
+            script,
         ),
     )
     stamp.write_text(recipe)
