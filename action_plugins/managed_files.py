@@ -69,7 +69,9 @@ class ActionModule(ActionBase):
             rendered.append(entry)
 
         result: dict[str, Any] = self._execute_module(
-            module_name="managed_files", module_args={**self._task.args, "files": rendered}, task_vars=task_vars
+            module_name="managed_files",
+            module_args={**self._task.args, "files": [self._encoded(entry) for entry in rendered]},
+            task_vars=task_vars,
         )
         before = result.pop("before_b64", None) or {}
         states = result.get("files") or {}
@@ -86,6 +88,15 @@ class ActionModule(ActionBase):
         return result
 
     @staticmethod
+    def _encoded(entry: dict[str, Any]) -> dict[str, Any]:
+        """Hand text over in base64: a module's log leaves contents out by looking for them in all that it says, and a
+        short text would be found in the middle of words."""
+        if entry.get("content") is None:
+            return entry
+        text = str(entry["content"]).encode()
+        return {**entry, "content": None, "content_b64": base64.b64encode(text).decode("ascii")}
+
+    @staticmethod
     def _diff(entry: dict[str, Any], before: str | None, changes: list[str]) -> dict[str, Any]:
         dest = entry["dest"]
         if entry.get("state", "file") != "file":
@@ -97,5 +108,5 @@ class ActionModule(ActionBase):
             new = entry.get("content") or ""
         if entry.get("secret"):
             old, new = (HIDDEN if "created" not in changes else ""), HIDDEN + "[and changes]\n"
-        note = "" if changes == ["created"] or changes == ["content"] else f" ({', '.join(changes)})"
+        note = "" if changes in (["created"], ["content"]) else f" ({', '.join(changes)})"
         return {"before_header": dest, "after_header": dest + note, "before": old, "after": new}

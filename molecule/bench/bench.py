@@ -41,6 +41,7 @@ NODE_PACKAGES = [
     "ca-certificates",
     "curl",
     "dbus",
+    "g++",
     "iproute2",
     "numactl",
     "procps",

@@ -1,0 +1,227 @@
+"""Plans, files, units and messages of role vllm_serve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from support import nodes
+from support.profile import PROFILES
+
+from instinct_fleet import serving
+from instinct_fleet.model import to_json
+
+INSTANCE = {
+    "name": "tiny",
+    "model": "/models/tiny",
+    "served_model_name": "tiny",
+    "tensor_parallel_size": 2,
+    "port": 8000,
+    "smoke_test": {"question": "What is the capital of France?", "answer": "Paris"},
+}
+
+
+def plan(*instances: dict[str, Any], with_key: bool = False, **options: Any) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "vllm_version": "0.32.0",
+        "vllm_path": "/opt/vllm/releases/x/bin/vllm",
+        "config_dir": "/etc/vllm",
+        "numactl_path": "/usr/bin/numactl",
+        "start_timeout": 1800,
+        **options,
+    }
+    topology = to_json(nodes.topology(PROFILES["mi300x_8"]()))
+    return serving.serve_plan(topology, instances=list(instances) or [INSTANCE], with_key=with_key, **arguments)
+
+
+def test_a_plan_has_all_that_the_unit_needs() -> None:
+    unit = plan()["units"][0]
+    assert unit["unit"] == "vllm-tiny.service"
+    assert unit["exec_start"] == (
+        "/usr/bin/numactl --cpunodebind=0 --preferred=0 /opt/vllm/releases/x/bin/vllm serve --config /etc/vllm/tiny.yaml"
+    )
+    assert unit["url"] == "http://127.0.0.1:8000"
+    assert unit["exec_ready"] == "/bin/sh /etc/vllm/wait-ready http://127.0.0.1:8000/health 1800"
+    assert '"HIP_VISIBLE_DEVICES=0,1"' in unit["environment_lines"]
+    assert yaml.safe_load(unit["config"])["tensor-parallel-size"] == 2
+    # The drain of 60 s and the workers' 30 s must end before systemd kills.
+    assert unit["stop_timeout"] > 60 + 30
+    assert unit["question"] == {
+        "name": "tiny",
+        "url": "http://127.0.0.1:8000",
+        "model": "tiny",
+        "question": "What is the capital of France?",
+        "answer": "Paris",
+        "key_file": None,
+    }
+
+
+def test_tensor_parallel_8_binds_workers_on_the_command_line() -> None:
+    unit = plan({**INSTANCE, "tensor_parallel_size": 8})["units"][0]
+    assert "--interleave=0,1" in unit["exec_start"] or "--interleave=0-1" in unit["exec_start"]
+    assert unit["exec_start"].endswith("--numa-bind --numa-bind-nodes 0 0 0 0 1 1 1 1")
+    assert "numa-bind" not in unit["config"]
+
+
+def test_an_instance_without_a_place_is_an_error_of_the_plan() -> None:
+    result = plan({**INSTANCE, "tensor_parallel_size": 16})
+    assert result["units"] == []
+    assert serving.rejects(result["findings"], accept_unknown=True)
+
+
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        (["/bin/a", "b"], "/bin/a b"),
+        (["/bin/a", "b c"], '/bin/a "b c"'),
+        (["/bin/a", "50%", "$HOME", ""], '/bin/a 50%% $$HOME ""'),
+        (["/bin/a", 'say "x"', "back\\slash"], '/bin/a "say \\"x\\"" "back\\\\slash"'),
+    ],
+)
+def test_systemd_reads_the_words_that_were_meant(argv: list[str], text: str) -> None:
+    assert serving.systemd_argv(argv) == text
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("127.0.1.11", "127.0.1.11"), ("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("fd00::1", "[fd00::1]")],
+)
+def test_a_server_is_asked_at_an_address_that_answers(host: str, address: str) -> None:
+    assert serving.client_address(host) == address
+
+
+def files(**options: Any) -> dict[str, dict[str, Any]]:
+    key = options.get("api_key")
+    found = serving.serve_files(
+        plan(with_key=key is not None), config_dir="/etc/vllm", user="vllm", groups=["render", "video"], **options
+    )
+    assert all(entry["mode"].startswith("0") for entry in found)
+    return {entry["dest"]: entry for entry in found}
+
+
+def test_the_key_goes_into_a_file_that_only_root_reads() -> None:
+    entry = files(api_key="sk-123")["/etc/vllm/tiny.key"]
+    assert (entry["content"], entry["mode"], entry["secret"]) == ("VLLM_API_KEY=sk-123\n", "0600", True)
+    others = [e for d, e in files(api_key="sk-123").items() if d != "/etc/vllm/tiny.key"]
+    assert "sk-123" not in repr(others)
+
+
+def test_without_a_key_an_old_key_file_goes_away() -> None:
+    assert files()["/etc/vllm/tiny.key"]["state"] == "absent"
+
+
+@pytest.mark.parametrize("key", ["", "a b", 'a"b', "a$b", "a\nb", "a'b", "a\\b"])
+def test_a_key_that_the_file_cannot_carry_is_refused_without_showing_it(key: str) -> None:
+    with pytest.raises(ValueError, match="vllm_serve_api_key is empty or holds") as error:
+        files(api_key=key)
+    assert not key or key not in str(error.value)
+
+
+def test_every_file_of_an_instance_is_guarded_by_its_unit() -> None:
+    guarded = {d for d, e in files().items() if e.get("guard_unit") == "vllm-tiny.service"}
+    assert guarded == {"/etc/vllm/tiny.yaml", "/etc/vllm/tiny.key", "/etc/systemd/system/vllm-tiny.service"}
+
+
+def test_files_of_instances_that_are_gone_are_removed() -> None:
+    found = files(surplus=["vllm-old.service"])
+    assert {d for d, e in found.items() if e.get("state") == "absent" and "old" in d} == {
+        "/etc/systemd/system/vllm-old.service",
+        "/etc/vllm/old.yaml",
+        "/etc/vllm/old.key",
+    }
+
+
+STATES: dict[str, Any] = {
+    "vllm-a.service": {
+        "LoadState": "loaded",
+        "ActiveState": "active",
+        "UnitFileState": "enabled",
+        "SubState": "running",
+    },
+    "vllm-b.service": {"LoadState": "loaded", "ActiveState": "activating", "SubState": "start-post"},
+    "vllm-c.service": {"LoadState": "loaded", "ActiveState": "activating", "SubState": "auto-restart"},
+    "vllm-d.service": {"LoadState": "not-found", "ActiveState": "inactive"},
+    "vllm-e.service": None,
+}
+
+
+def test_units_that_nobody_asks_for() -> None:
+    assert serving.surplus_units(STATES, ["vllm-a.service"]) == ["vllm-b.service", "vllm-c.service"]
+
+
+def test_units_to_start_and_to_stop() -> None:
+    assert serving.units_to_start(STATES, ["vllm-a.service", "vllm-d.service"]) == ["vllm-d.service"]
+    assert serving.units_to_start(STATES, ["vllm-a.service"], changed=["vllm-a.service"]) == ["vllm-a.service"]
+    assert serving.running_units(STATES, ["vllm-a.service", "vllm-d.service", "vllm-e.service"]) == ["vllm-a.service"]
+
+
+@pytest.mark.parametrize(
+    ("names", "settled"),
+    [
+        (["vllm-a.service"], True),
+        (["vllm-a.service", "vllm-b.service"], False),
+        (["vllm-a.service", "vllm-c.service"], True),
+        (["vllm-e.service"], False),
+        ([], True),
+    ],
+)
+def test_waiting_ends_when_ready_or_failed(names: list[str], settled: bool) -> None:
+    assert serving.units_settled(STATES, names) is settled
+
+
+def test_the_cause_is_named_before_its_echoes() -> None:
+    journal = "\n".join(
+        [
+            "INFO starting",
+            "(EngineCore pid=1) ERROR 11-29 [core.py:1] Traceback (most recent call last):",
+            "(EngineCore pid=1) ERROR 11-29 [core.py:1] RuntimeError: Insufficient space in /dev/shm: 160 MiB required",
+            "RuntimeError: Insufficient space in /dev/shm: 160 MiB required",
+            "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+        ]
+    )
+    assert serving.root_causes(journal) == ["RuntimeError: Insufficient space in /dev/shm: 160 MiB required"]
+    text = serving.verify_failure_text(
+        {"msg": "no answer"}, host="n1", units={"vllm-c.service": STATES["vllm-c.service"]}, journal=journal
+    )
+    assert text.startswith("n1: no answer\nvllm-c.service is activating (auto-restart)")
+    assert "What it logged as the cause:\n    RuntimeError: Insufficient space" in text
+
+
+def test_findings_that_say_the_same_share_a_line() -> None:
+    item = {"severity": "unknown", "code": "x", "message": "nothing was read", "remedy": "run it as root"}
+    text = serving.rejection_text([{**item, "subject": "GPU0"}, {**item, "subject": "GPU1"}], host="n", policy="p")
+    assert text == (
+        "n is not accepted (p): 2 findings.\n[unknown] GPU0, GPU1: nothing was read (x)\n    To mend it: run it as root"
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "accelerator", "problem"),
+    [
+        ('{"vllm": "0.32.0+cpu", "torch": "2.13.0+cpu", "hip": null, "cuda": null}', "cpu", None),
+        ('{"vllm": "0.32.0", "torch": "2.13.0", "hip": null, "cuda": "13.0"}', "rocm", "not a ROCm build"),
+        ('{"vllm": "0.32.0", "torch": "2.13.0", "hip": null, "cuda": "13.0"}', "cpu", "built for a GPU"),
+        ('{"vllm": "0.31.0", "torch": "2.13.0+cpu", "hip": null, "cuda": null}', "cpu", "expected 0.32.0"),
+        ("Traceback", "cpu", "expected a JSON object"),
+    ],
+)
+def test_a_release_that_is_not_what_was_pinned(said: str, accelerator: str, problem: str | None) -> None:
+    found = serving.runtime_mismatch(said, {"vllm": "0.32.0", "accelerator": accelerator})
+    assert (problem is None and not found) or any(problem in line for line in found if problem)
+
+
+def test_the_table_ends_in_a_line_to_paste() -> None:
+    rows = serving.serving_rows(plan(), host="node1")
+    text = serving.serving_table(rows, simulated=True)
+    assert "node1  tiny      0,1   0     numactl --cpunodebind=0 --preferred=0  http://127.0.0.1:8000" in text
+    assert "curl -s http://127.0.0.1:8000/v1/chat/completions" in text
+    assert "Simulated hardware" in text
+    assert "empty" in serving.serving_table([])
+
+
+def test_what_a_node_lacks() -> None:
+    probe = {"packages": {"curl": "1", "numactl": None}, "access": {"group_ids": {"render": 1, "video": None}}}
+    assert serving.missing_packages(["curl", "numactl", "python3-venv"], probe) == ["numactl", "python3-venv"]
+    assert serving.missing_groups(["render", "video"], probe) == ["video"]
+    assert serving.instance_problems([{"name": "a", "modle": "x"}])[0].startswith("instance 'a'")
