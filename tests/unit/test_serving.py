@@ -39,7 +39,8 @@ def test_a_plan_has_all_that_the_unit_needs() -> None:
     unit = plan()["units"][0]
     assert unit["unit"] == "vllm-tiny.service"
     assert unit["exec_start"] == (
-        "/usr/bin/numactl --cpunodebind=0 --preferred=0 /opt/vllm/releases/x/bin/vllm serve --config /etc/vllm/tiny.yaml"
+        "/usr/bin/numactl --cpunodebind=0 --preferred=0 "
+        "/opt/vllm/releases/x/bin/vllm serve --config /etc/vllm/tiny.yaml"
     )
     assert unit["url"] == "http://127.0.0.1:8000"
     assert unit["exec_ready"] == "/bin/sh /etc/vllm/wait-ready http://127.0.0.1:8000/health 1800"
