@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import re
 import tarfile
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.mutate import mutate
 from support.profile import PROFILES, Profile
 from support.render_smi import Output, amd_smi_topology_json, amd_smi_topology_text, render_commands, rocm_smi_text
 from support.render_smi_text import amd_smi_topology_csv, rocm_smi_concise_text
@@ -239,3 +241,18 @@ def test_text_of_a_capture_is_not_read_as_markup(tmp_path: Path, capsys: Capture
     assert "[red]boom[/red]" in out
     assert "\x1b" not in out
     assert "\x07" not in out
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_damaged_captures_and_bundles_end_in_a_verdict(block: int, tmp_path: Path, capsys: Capture) -> None:
+    texts = [json.dumps(probe_of(PROFILES[name]()), indent=1) for name in ("mi300x_8", "mi210_2x4")]
+    texts += [output[0] for name in ("mi300x_8", "mi300a_4") for output in render_commands(PROFILES[name]()).values()]
+    for seed in range(block * 25, block * 25 + 25):
+        random_ = random.Random(seed)
+        path = write(tmp_path, (mutate(random_.choice(texts), random_), "", 0))
+        args = random_.choice([[], ["--policy", "mi300x_8"], ["--policy", "mi210_2x4"]])
+
+        assert main(["inspect", path, *args]) in (DONE, FINDINGS)
+        assert "verdict: " in capsys.readouterr().out, f"seed {seed}"
+        assert main(["inspect", path, *args, "--json"]) in (DONE, FINDINGS)
+        assert set(json.loads(capsys.readouterr().out)) >= {"topology", "findings", "verdict"}
