@@ -236,14 +236,7 @@ def find_tool(name, tool_paths):
 
 def run_command(argv, tool_paths, deadline):
     """Run one tool and return what it said. A tool that is missing, hangs or dies is a result like any other."""
-    result = {
-        "argv": argv,
-        "path": find_tool(argv[0], tool_paths),
-        "rc": None,
-        "stdout": "",
-        "stderr": "",
-        "error": None,
-    }
+    result = {"argv": argv, "path": find_tool(argv[0], tool_paths), "rc": None, "stdout": "", "stderr": "", "error": None}
     if result["path"] is None:
         result["error"] = "not found"
         return result
@@ -515,9 +508,7 @@ def read_process(pid):
     cmdline = (read_text("/proc/%d/cmdline" % pid)[0] or "").replace("\0", " ").strip()
     maps = read_text("/proc/%d/numa_maps" % pid, 1 << 16)[0] or ""
     # The heap and the stack are private memory of this process, so their policy is the one it allocates with.
-    policies = [
-        line.split()[1] for line in maps.splitlines() if len(line.split()) > 1 and ("heap" in line or "stack" in line)
-    ]
+    policies = [line.split()[1] for line in maps.splitlines() if len(line.split()) > 1 and ("heap" in line or "stack" in line)]
     environ = read_text("/proc/%d/environ" % pid)[0] or ""
     variables = {}
     for item in environ.split("\0"):
