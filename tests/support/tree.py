@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import tempfile
 from functools import cache
@@ -26,8 +27,20 @@ def node_probe() -> ModuleType:
     return module
 
 
+_READ: dict[str, dict[str, Any]] = {}
+
+
 def sections(profile: Profile) -> dict[str, Any]:
-    """Return ``kfd``, ``pci``, ``numa`` and ``cpu`` as ``node_probe`` reads them on this machine."""
+    """Return ``kfd``, ``pci``, ``numa`` and ``cpu`` as ``node_probe`` reads them on this machine.
+
+    A profile's name tells it and its faults apart, so each tree is written once; the caller may change what it gets.
+    """
+    if profile.name not in _READ:
+        _READ[profile.name] = _read(profile)
+    return copy.deepcopy(_READ[profile.name])
+
+
+def _read(profile: Profile) -> dict[str, Any]:
     module = node_probe()
     with tempfile.TemporaryDirectory() as folder:
         root = str(Path(folder).resolve())

@@ -91,6 +91,22 @@ def test_absent_peer_links_matter_only_for_pairs_without_a_direct_one() -> None:
         assert {link.accessible for link in reading.links if link.raw_type is None} <= {None}
 
 
+def test_a_direct_link_says_more_than_a_peer_entry() -> None:
+    files = kfd_files(mi300x_8())
+    for a, b in ((2, 3), (3, 2)):
+        text = files[f"nodes/{a}/p2p_links/0/properties"]
+        other = text.split("node_to ")[1].split("\n")[0]
+        text = text.replace(f"node_to {other}\n", f"node_to {b}\n").replace("weight 52", "weight 40")
+        files[f"nodes/{a}/p2p_links/1/properties"] = text
+        files[f"nodes/{a}/properties"] = files[f"nodes/{a}/properties"].replace(
+            "p2p_links_count 1", "p2p_links_count 2"
+        )
+    reading = kfd.from_tree(files, {})
+
+    assert reading.complete, reading.findings
+    assert {link.type for link in reading.links} == {"XGMI"}
+
+
 def test_pair_without_any_link_is_not_accessible() -> None:
     profile = mi300x_8().with_pair(2, 5, Pair(type="PCIE", weight=None, accessible=False), "no_p2p")
     link = next(x for x in kfd.from_tree(kfd_files(profile), {}).links if (x.a, x.b) == (2, 5))

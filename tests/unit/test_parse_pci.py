@@ -34,6 +34,7 @@ MODULE = f"{SWITCH}/0000:02:00.0/0000:03:00.0/0000:04:00.0"
         (f"{MODULE}/garbage", f"{MODULE}/0000:05:00.0", (0, 0), "UNKNOWN"),
         # partitions of one GPU
         (f"{MODULE}/0000:05:00.0", f"{MODULE}/0000:05:00.3", (0, 0), "PIX"),
+        (f"{ROOT}/0000:05:00.0", f"{ROOT}/0000:05:00.3", (0, 0), "PIX"),
         # two devices on root ports of their own
         (f"{ROOT}/0000:05:00.0", "/sys/devices/pci0000:00/0000:00:01.2/0000:09:00.0", (1, 1), "PHB"),
         # the same bus numbers in two domains are two places
@@ -151,6 +152,25 @@ def test_link_lines_without_devices() -> None:
     assert [v["width"] for v in reading.facts["pcie"].values()] == [16] * 7 + [8]
     assert reading.facts["pcie_downgraded"] == ("#7",)
     assert reading.collects == {"pcie_link"}
+
+
+def test_plain_and_numeric_listings() -> None:
+    text = (
+        "05:00.0 Processing accelerators: Advanced Micro Devices, Inc. [AMD/ATI] Aqua Vanjaram [Instinct MI300X]\n"
+        "26:00.0 Processing accelerators [1200]: Advanced Micro Devices, Inc. [AMD/ATI] Device [1002:75a3]\n"
+        "45:00.0 VGA compatible controller: ASPEED Technology, Inc. ASPEED Graphics Family (rev 52)\n"
+        "63:00.0 Display controller: Advanced Micro Devices, Inc. [AMD/ATI] Device 740f\n"
+    )
+    reading = pci.parse(text)
+
+    assert reading.kind == "lspci"
+    assert reading.complete
+    assert [(gpu.bdf, gpu.device_id) for gpu in reading.gpus] == [
+        ("0000:05:00.0", "0x74a1"),
+        ("0000:26:00.0", "0x75a3"),
+        ("0000:63:00.0", "0x740f"),
+    ]
+    assert reading.collects == {"gpu_count", "bdf", "device_id"}
 
 
 def test_paths_of_lspci() -> None:
