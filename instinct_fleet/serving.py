@@ -244,11 +244,15 @@ def verify_failure_text(result: Mapping[str, Any], *, host: str, units: Mapping[
 _EXCEPTION = re.compile(r"(?:^|\] |\s)((?:\w+\.)*\w*(?:Error|Exception|Interrupt)): (.+)$")
 
 
+#: How a compiler says what it lacks: a kernel is compiled at run time.
+_COMPILER = re.compile(r"(fatal error): (.+)$")
+
+
 def root_causes(journal: str, *, most: int = 3) -> list[str]:
     """Return the first exceptions that a log holds, without those that only say that another process failed."""
     causes: list[str] = []
     for line in journal.splitlines():
-        found = _EXCEPTION.search(line)
+        found = _EXCEPTION.search(line) or _COMPILER.search(line)
         if not found or line.lstrip().startswith("File "):
             continue
         text = f"{found.group(1)}: {found.group(2).strip()}"[:300]

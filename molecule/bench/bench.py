@@ -46,6 +46,7 @@ NODE_PACKAGES = [
     "numactl",
     "procps",
     "python3",
+    "python3-dev",
     "python3-venv",
     "systemd",
     "systemd-sysv",
