@@ -17,7 +17,7 @@ except ImportError:
     # Ansible runs from a checkout without the package installed.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from instinct_fleet import runtime_sets, serving, wheelhouse
+from instinct_fleet import acceptance, runtime_sets, serving, wheelhouse
 
 ROLES = Path(__file__).resolve().parents[1] / "roles"
 
@@ -57,6 +57,9 @@ class FilterModule:
     def filters(self) -> Mapping[str, Callable[..., Any]]:
         """Return name -> filter."""
         functions: list[Callable[..., Any]] = [
+            acceptance.acceptance_table,
+            acceptance.bundle_archive,
+            acceptance.topology_verdict,
             serving.instance_problems,
             serving.missing_groups,
             serving.missing_packages,
