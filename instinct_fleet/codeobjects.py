@@ -86,7 +86,7 @@ _TABLE_BYTES = 256 * 1024
 _GAP = 64 * 1024
 _GFX = re.compile(r"gfx[0-9a-z]+(?:-[0-9a-z]+)*")
 #: Sections of a host ELF that hold device code, and those that may have code objects embedded as data.
-_DEVICE_SECTIONS = (".hip_fatbin", ".llvm.offloading", "__CLANG_OFFLOAD_BUNDLE__")
+_DEVICE_SECTIONS = (".hip_fatbin", ".llvm.offloading")
 _DATA_SECTIONS = (".rodata", ".data", ".lrodata", ".ldata")
 _CUDA_SECTIONS = (".nv_fatbin", "__nv_relfatbin")
 
@@ -239,10 +239,12 @@ def _read_elf(buffer: Buffer, start: int, end: int, found: _Collector) -> None:
                 _scan(buffer, first, end, found)
         elif name == ".rocm_kpack_ref":
             _read_reference(bytes(buffer[first:last]), found)
-        elif name.startswith("__CLANG_OFFLOAD_BUNDLE__") and (match := _GFX.search(name)):
-            # A relocatable object as `clang -c` writes it: a section for each target, named by it.
-            if last > first:
-                found.add(_target_of(name, match), "bundle")
+        elif name.startswith("__CLANG_OFFLOAD_BUNDLE__"):
+            # A relocatable object as `clang -c` writes it: a section for each target, named by it. Other vendors'
+            # compilers (SYCL) write the like for their own.
+            target = _target_of_triple(name)
+            if target and last > first:
+                found.add(target, "bundle")
         elif name.startswith(_DEVICE_SECTIONS):
             if not _scan(buffer, first, last, found) and last > first and any(buffer[first : min(last, first + 4096)]):
                 device_section = name
@@ -476,7 +478,7 @@ def _entries(table: bytes, found: _Collector) -> list[tuple[str, int, int]] | No
 
 def _target_of_triple(triple: str) -> str:
     """Return the target of an entry's name: ``gfx942:xnack-``, ``amdgcnspirv`` for SPIR-V, empty for host code."""
-    if "amdgcnspirv" in triple or "spirv" in triple:
+    if "amdgcnspirv" in triple:
         return "amdgcnspirv"
     match = _GFX.search(triple) if "amdgcn" in triple else None
     return _target_of(triple, match) if match else ""

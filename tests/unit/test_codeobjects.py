@@ -131,7 +131,12 @@ def test_spirv_is_listed_and_serves_no_processor() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\x7fELF"[:3], b"#!/bin/sh\n", b"CC", host_elf({".text": b"\x90"}), host_elf({".rodata": b"CCOB is text"})],
+    [
+        *(b"", b"\x7fELF"[:3], b"#!/bin/sh\n", b"CC"),
+        host_elf({".text": b"\x90"}),
+        host_elf({".rodata": b"CCOB is text"}),
+        host_elf({"__CLANG_OFFLOAD_BUNDLE__sycl-spir64": b"\x03\x02\x23\x07"}),
+    ],
 )
 def test_ordinary_files_say_nothing(content: bytes) -> None:
     assert read(content, name="x") == ()
