@@ -166,7 +166,7 @@ class _Reader:
             if re.fullmatch(r"-O=?\w+", token):
                 continue  # the optimisation level, in one word with its option; every release takes it
             name, equals, value = token.partition("=")
-            main, _, path = self._normal(name).partition(".")
+            main, _, path = self.normal(name).partition(".")
             option = self._find(main, token)
             if option is None:
                 # Its value, if it has one, is no positional argument.
@@ -188,7 +188,7 @@ class _Reader:
             self._accept(_Given(option, token if not equals else name, values, negated), spec)
 
     @staticmethod
-    def _normal(name: str) -> str:
+    def normal(name: str) -> str:
         """Turn underscores before the first dot of a long option into dashes."""
         if not name.startswith("--"):
             return name
@@ -411,12 +411,26 @@ def _fits(value: str, spec: Mapping[str, Any]) -> bool:
             except ValueError:
                 # Newer releases also take 80m or 16K for numbers within a document.
                 json.loads(re.sub(r"\b\d+(?:\.\d+)?[kKmMgGtT]\b", "0", value))
-        elif kind in ("size", "size_or_auto"):
-            stripped = value.strip()
-            return bool(_SIZE.fullmatch(stripped)) or (kind == "size_or_auto" and stripped.lower() == "auto")
+        elif kind == "size" or (kind == "size_or_auto" and value.strip().lower() != "auto"):
+            parse_size(value)
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def parse_size(text: str) -> int:
+    """Read an integer or a size as vLLM writes them: ``16k`` is 16000, ``16K`` is 16384, ``1.5m`` is 1500000.
+
+    Raises:
+        ValueError: the text is neither; the message holds it.
+    """
+    stripped = text.strip()
+    if not _SIZE.fullmatch(stripped):
+        raise ValueError(f"{text!r} is no integer and no size such as 16k or 16K")
+    power = "kmgt".find(stripped[-1].lower()) + 1
+    if not power:
+        return int(stripped)
+    return int(float(stripped[:-1]) * (1000 if stripped[-1].islower() else 1024) ** power)
 
 
 def _wanted(spec: Mapping[str, Any]) -> str:
@@ -451,7 +465,7 @@ def _tokens_of_mapping(arguments: Mapping[Any, Any], reader: _Reader) -> Iterato
             )
             continue
         name = f"--{key}"
-        main = reader._normal(name).partition(".")[0]
+        main = reader.normal(name).partition(".")[0]
         spec = reader.table.options.get(reader.table.aliases.get(main, main), {})
         if value is None and not reader.in_config:
             continue
@@ -487,6 +501,7 @@ def _tokens_of_mapping(arguments: Mapping[Any, Any], reader: _Reader) -> Iterato
 
 def _boolean(key: str, value: bool, spec: Mapping[str, Any], reader: _Reader) -> Iterator[str]:
     name = f"--{key}"
+    main = reader.normal(name)
     kind = spec.get("type")
     if value:
         if kind not in ("bool", "flag", None) and spec.get("nargs") != "?":
@@ -499,6 +514,8 @@ def _boolean(key: str, value: bool, spec: Mapping[str, Any], reader: _Reader) ->
             )
         else:
             yield name
+    elif main.startswith("--no-") and kind == "bool":
+        pass  # "no-x: false" says nothing, and every release takes it for that
     elif kind == "bool" and reader.in_config and "config_false" not in reader.table.features:
         reader.say(
             "ineffective",
@@ -506,7 +523,7 @@ def _boolean(key: str, value: bool, spec: Mapping[str, Any], reader: _Reader) ->
             name,
             f"is false in the configuration file, and {reader.version} passes over it without a word "
             f"(from {_first_release('config_false')} on it is read)",
-            f"put --no-{key.replace('_', '-')} on the command line",
+            f"write no-{key.replace('_', '-')}: true in the file, or put --no-{key.replace('_', '-')} on the command line",
         )
     elif kind == "bool" or (kind is None and not reader.in_config):
         yield f"--no-{key}"

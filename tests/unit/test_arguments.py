@@ -284,7 +284,12 @@ def test_variables_that_choose_gpus(environment: dict[str, str], key: str) -> No
     ("arguments", "version", "key", "words"),
     [
         ({"numa-bind": True}, "0.33.0", "ineffective --numa-bind", ["VLLM_WORKER_MULTIPROC_METHOD=spawn"]),
-        ({"enable-prefix-caching": False}, "0.27.1", "ineffective --enable-prefix-caching", ["0.28.0", "--no-"]),
+        (
+            {"enable-prefix-caching": False},
+            "0.27.1",
+            "ineffective --enable-prefix-caching",
+            ["0.28.0", "write no-enable-prefix-caching: true"],
+        ),
         ({"compilation-config": {"mode": 3}}, "0.14.1", "ineffective --compilation-config", ["0.16.0"]),
         ({"served-model-name": ["a", "b"]}, "0.10.1", "ineffective --served-model-name", ["0.10.2"]),
         ({"swap-space": 4}, "0.33.0", "removed --swap-space", []),
@@ -322,6 +327,7 @@ def test_a_good_configuration_file() -> None:
         "headless": False,
     }
     assert found(arguments, in_config=True) == {}
+    assert found({"no-enable-prefix-caching": True, "no-enable-lora": False}, "0.20.0", in_config=True) == {}
 
 
 def test_numa_bind_where_it_works() -> None:
@@ -356,31 +362,9 @@ def test_a_release_outside_the_range_is_unknown(version: str) -> None:
 
 _WORDS = st.sampled_from(
     [
-        "--",
-        "-",
-        "-tp",
-        "--port",
-        "--no-",
-        "--no-port",
-        "--=",
-        "--.",
-        "-O",
-        "-O.",
-        "-cc.a",
-        "-cc.",
-        "--cc=",
-        "serve",
-        "-m",
-        "vllm",
-        "--served-model-name",
-        "--hf-overrides",
-        "vllm.x",
-        "-1",
-        "8",
-        "{}",
-        "--config",
-        "--x.y.z=",
-        "--a_b",
+        *("--", "-", "-tp", "--port", "--no-", "--no-port", "--=", "--.", "-O", "-O.", "-cc.a", "-cc.", "--cc="),
+        *("serve", "-m", "vllm", "--served-model-name", "--hf-overrides", "vllm.x", "-1", "8", "{}", "--config"),
+        *("--x.y.z=", "--a_b"),
     ]
 )
 
