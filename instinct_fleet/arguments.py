@@ -213,11 +213,9 @@ class _Reader:
                     "leave it out",
                 )
             return found
-        prefixed = {
-            n for n in [*self.table.options, *self.table.aliases] if n.startswith(name) and name.startswith("--")
-        }
-        meant = {self.table.aliases.get(n, n) for n in prefixed}
-        if len(prefixed) == 1 and len(name) > 3 and name not in _data().advice["never"]:
+        # argparse takes any beginning that only one option has.
+        prefixed = {n for n in [*self.table.options, *self.table.aliases] if len(name) > 1 and n.startswith(name)}
+        if len(prefixed) == 1:
             (full,) = prefixed
             self.say(
                 "abbreviated",
@@ -226,7 +224,7 @@ class _Reader:
                 f"is an abbreviation of {full} that stops working when another option begins like it",
                 f"write {full}",
             )
-            return meant.pop()
+            return self.table.aliases.get(full, full)
         self._unknown(name)
         return None
 
@@ -398,8 +396,6 @@ def _fits(value: str, spec: Mapping[str, Any]) -> bool:
         if spec.get("case") == "ignore":
             return value.lower().replace("-", "_") in {choice.lower() for choice in choices}
         return value in choices
-    if value in ("", "None") and kind in ("int", "float", "size", "size_or_auto", "json"):
-        return True  # most are optional, and vLLM's parser then takes these two for "not set"
     try:
         if kind == "int":
             int(value)
@@ -523,7 +519,7 @@ def _boolean(key: str, value: bool, spec: Mapping[str, Any], reader: _Reader) ->
             name,
             f"is false in the configuration file, and {reader.version} passes over it without a word "
             f"(from {_first_release('config_false')} on it is read)",
-            f"write no-{key.replace('_', '-')}: true in the file, or put --no-{key.replace('_', '-')} on the command line",
+            f"write no-{key.replace('_', '-')}: true in the file",
         )
     elif kind == "bool" or (kind is None and not reader.in_config):
         yield f"--no-{key}"

@@ -268,8 +268,9 @@ class Release:
             found = [(m, h) for (m, h), head in zip(hints, heads, strict=True) if head in wanted]
             return (found[0][0], found[0][1]) if found and isinstance(found[0][1], ast.Subscript) else None
 
+        json_spec = {"type": "json", **({"optional": True} if optional else {})}
         if any(self._is_dataclass(cls) for cls in classes):
-            return {"type": "json"}
+            return json_spec
         if self._optional_valued_flags and set(texts) == {"bool", "str", "None"}:
             return {"type": "str", "nargs": "?"}
         if "bool" in texts:
@@ -289,8 +290,10 @@ class Release:
             return {"type": kind, **({"optional": True} if optional else {})}
         if "float" in texts:
             return {"type": "float", **({"optional": True} if optional else {})}
+        if any(self._is_dict(cls) for cls in classes):
+            return json_spec
         if all(text in ("dict", "None") or head in ("dict", "Dict") for text, head in zip(texts, heads, strict=True)):
-            return {"type": "json"}
+            return json_spec
         # Other enumerations are made from values, not names, in ways of their own.
         if enum := [cls for cls in classes if self._is_enum(cls) and cls.name.endswith("BackendEnum")]:
             members = [t.targets[0].id for t in enum[0].body if isinstance(t, ast.Assign)]  # type: ignore[attr-defined]
@@ -318,6 +321,10 @@ class Release:
     @staticmethod
     def _is_dataclass(node: ast.ClassDef) -> bool:
         return any("dataclass" in ast.unparse(d) or ast.unparse(d).startswith("config") for d in node.decorator_list)
+
+    @staticmethod
+    def _is_dict(node: ast.ClassDef) -> bool:
+        return any(re.match(r"(?:dict|Dict)\b", ast.unparse(base)) for base in node.bases)
 
     @staticmethod
     def _is_enum(node: ast.ClassDef) -> bool:
@@ -398,7 +405,7 @@ class Release:
             if re.search(rf"del {entry}\['nargs'\]", text):
                 changed.pop("nargs", None)
             if kind := re.search(rf"{entry}\['type'\] = (.+)", text):
-                changed["type"] = _type_name(kind.group(1))
+                changed = _with_type(changed, kind.group(1))
             if action := re.search(rf"{entry}\['action'\] = '(\w+)'", text):
                 changed["action"] = action.group(1)
             flags = [f"--{name.replace('_', '-')}"]
@@ -475,9 +482,9 @@ class Release:
                     raise ValueError(f"vllm {self.version}: {ast.unparse(call)[:120]}: {owner}[{key!r}] is not known")
                 spec, doc = sources[owner][key]
                 if (owner, key) in changed:
-                    spec = {**spec, "type": _type_name(changed[owner, key])}
-                    if ".lower()" in changed[owner, key]:
-                        spec["case"] = "ignore"
+                    spec = _with_type(spec, changed[owner, key])
+        if "choices" in keywords:
+            spec = {**spec, "choices": self._computed_choices(module, keywords["choices"])}
         spec = _with_keywords(dict(spec), keywords)
         if "help" in keywords:
             text = keywords["help"]
@@ -487,6 +494,20 @@ class Release:
             spec["deprecated"] = True
         dashed = sorted(flags, key=lambda f: not f.startswith("--"))
         yield {"flags": dashed, **spec, **_deprecation(doc)}
+
+    def _computed_choices(self, module: Module, node: ast.expr) -> list[Any] | None:
+        """Return the choices of an ``add_argument`` call; None when only vLLM itself can tell, as it runs."""
+        computed = re.fullmatch(r"get_args\((\w+)\)|\[f\.value for f in (\w+)\]", ast.unparse(node))
+        found = self.lookup(module, computed.group(1) or computed.group(2)) if computed else None
+        if found is not None and isinstance(found[1], ast.Subscript):
+            return sorted(self.literals(found[0], found[1]))
+        if found is not None and isinstance(found[1], ast.ClassDef):
+            values = [s.value for s in found[1].body if isinstance(s, ast.Assign)]
+            return sorted(v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str))
+        try:
+            return sorted(ast.literal_eval(node))
+        except ValueError:
+            return None
 
     def _looped(self, function: ast.FunctionDef, call: ast.Call) -> Iterator[Spec]:
         """Options added in a loop over a list of (flag, type)."""
@@ -556,24 +577,26 @@ def _in_order(function: ast.FunctionDef) -> Iterator[ast.AST]:
     yield from sorted(nodes, key=lambda n: (n.lineno, n.col_offset))
 
 
-def _type_name(source: str) -> str:
-    """Return the spec's word for the source of an argparse ``type``."""
-    inner = re.fullmatch(r"(?:optional_type|parse_type|nullable_str|nullable_kvs)\((.+)\)", source)
-    text = inner.group(1) if inner else source
+def _with_type(spec: Spec, source: str) -> Spec:
+    """Return the spec with the type that the source of an argparse ``type`` stands for."""
+    wrapped = re.fullmatch(r"(optional_type|parse_type)\((.+)\)", source)
     words = {"int": "int", "float": "float", "json.loads": "json", "human_readable_int": "size"}
     words["human_readable_int_or_auto"] = "size_or_auto"
-    return words.get(text.strip(), "str")
+    changed = {key: value for key, value in spec.items() if key != "optional"}
+    changed["type"] = words.get((wrapped.group(2) if wrapped else source).strip(), "str")
+    if wrapped and wrapped.group(1) == "optional_type":
+        changed["optional"] = True
+    if ".lower()" in source:
+        changed["case"] = "ignore"
+    return changed
 
 
 def _with_keywords(spec: Spec, keywords: dict[str, ast.expr]) -> Spec:
     """Apply what an ``add_argument`` call says itself; it wins over what comes from the configuration class."""
     if "type" in keywords:
-        spec["type"] = _type_name(ast.unparse(keywords["type"]))
-    if "choices" in keywords:
-        try:
-            spec["choices"] = sorted(ast.literal_eval(keywords["choices"]))
-        except ValueError:
-            spec.pop("choices", None)  # computed when vLLM runs
+        spec = _with_type(spec, ast.unparse(keywords["type"]))
+    if spec.get("choices", ()) is None:
+        del spec["choices"]
     if "nargs" in keywords:
         spec["nargs"] = ast.literal_eval(keywords["nargs"])
     action = ast.unparse(keywords["action"]).strip("'") if "action" in keywords else ""
