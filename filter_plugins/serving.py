@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
+
+try:
+    import instinct_fleet  # noqa: F401 - is the package installed?
+except ImportError:
+    # Ansible runs from a checkout without the package installed.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from instinct_fleet import arguments, memory
 from instinct_fleet.model import to_json

@@ -40,6 +40,9 @@ GRAPH_BYTES = 6 * GIB
 #: The HIP context, RCCL's buffers and what PyTorch holds besides tensors: vLLM reports 1 to 2 GiB as non-torch memory.
 RUNTIME_BYTES = 2 * GIB
 
+#: Fewer sequences of full length at once than these make a server of little use.
+_ENOUGH_SEQUENCES = 4
+
 #: What :func:`fit` does not count.
 NEGLECTED = (
     "activations are estimated from shapes, not measured: vLLM measures them when it starts",
@@ -60,7 +63,7 @@ class Reserve:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """The smallest set-up that holds the model with at least one sequence of full length."""
+    """The smallest set-up that holds the model with a few sequences of full length, or with one when none has more."""
 
     tensor_parallel_size: int
     pipeline_parallel_size: int
@@ -527,7 +530,7 @@ def _check_shape(model: Model, asked: _Asked) -> list[Finding]:
 
 def _check_groups(model: Model, asked: _Asked, quantisation: Quantisation) -> list[Finding]:
     """Check that a cut does not go through a block of quantised weights, which share a scale."""
-    found: dict[str, Finding] = {}
+    found: dict[tuple[int, int, int], Finding] = {}
     for weight in model.weights:
         if asked.tp == 1 or not weight.cut or not quantisation.applies(weight):
             continue
@@ -547,7 +550,9 @@ def _check_groups(model: Model, asked: _Asked, quantisation: Quantisation) -> li
             severity: Severity = "info" if quantisation.pads else "error"
             if quantisation.pads:
                 message, remedy = f"{message}: it is padded", "none needed; the padding takes memory"
-            found.setdefault(kind, _finding("quant_group", severity, "quantization_config", message, remedy))
+            found.setdefault(
+                (whole, parts, block), _finding("quant_group", severity, "quantization_config", message, remedy)
+            )
     return list(found.values())
 
 
@@ -647,15 +652,22 @@ def _too_heavy(model: Model, asked: _Asked, sizes: _Sizes, result: Fit) -> Findi
 
 
 def _suggest(model: Model, asked: _Asked, sizes: _Sizes, *, limit: int) -> Suggestion | None:
-    """Return the set-up with the fewest GPUs, and the least pipelining, that holds the model; None when none does."""
+    """Return the set-up with the fewest GPUs, and the least pipelining, that holds the model; None when none does.
+
+    One with room for a few sequences of full length is preferred to one with less.
+    """
     powers = [2**n for n in range(limit.bit_length()) if 2**n <= limit]
     # A tensor group stays within a node of eight GPUs.
     options = sorted((tp * pp, pp, tp) for tp in powers if tp <= 8 for pp in powers if tp * pp <= limit)
+    found: Suggestion | None = None
     for _, pp, tp in options:
         tried = replace(asked, tp=tp, pp=pp, gpus=limit, kv_pool=None)
         if verdict(_check_shape(model, tried)) == "pass" and (held := _holds(model, tried, sizes)):
-            return Suggestion(tp, pp, *held)
-    return None
+            suggestion = Suggestion(tp, pp, *held)
+            if suggestion.max_num_seqs >= _ENOUGH_SEQUENCES:
+                return suggestion
+            found = found or suggestion
+    return found
 
 
 def _holds(model: Model, asked: _Asked, sizes: _Sizes) -> tuple[int, int] | None:
