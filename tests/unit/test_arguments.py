@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from instinct_fleet.arguments import check, known_releases, nearest_release, table_for
+from instinct_fleet.arguments import check, known_releases, nearest_release, parse_size, table_for
 from instinct_fleet.cli import main
 from instinct_fleet.model import Finding
 
@@ -192,6 +192,20 @@ def test_the_value(arguments: str, key: str, words: list[str]) -> None:
     assert list(findings) == [key]
     text = f"{findings[key].message} {findings[key].remedy}"
     assert all(word in text for word in words), text
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("16k", 16000), ("16K", 16384), ("1.5m", 1_500_000), ("2G", 2 * 1024**3), (" 7 ", 7), ("-1", -1), ("1t", 10**12)],
+)
+def test_sizes_as_vllm_writes_them(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "k", "1.5K", "16kb", "1e3", "1_000k"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match="is no integer and no size"):
+        parse_size(text)
 
 
 def test_options_that_may_be_repeated_or_built_up() -> None:

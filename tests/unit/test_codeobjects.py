@@ -186,6 +186,15 @@ def test_damage_is_unknown_never_healthy(content: bytes, text: str) -> None:
     assert {f.severity for f in findings} == {"unknown"}
 
 
+def test_what_follows_a_damaged_bundle_is_still_found() -> None:
+    damaged = BUNDLE_MAGIC + struct.pack("<Q", 1 << 40)
+    report = only(host_elf({".hip_fatbin": damaged + code_object(0x4C)}))
+    assert dict(report.targets) == {"gfx942": 1}
+    assert report.findings
+    report = only(host_elf({".hip_fatbin": damaged + hip_bundle("gfx942")}))
+    assert dict(report.targets) == {"gfx942": 1}
+
+
 WHOLE = [
     host_elf({".rodata": code_object(0x4C), ".hip_fatbin": hip_bundle("gfx942") + compressed(hip_bundle("gfx90a"))}),
     compressed(hip_bundle("gfx942", "gfx950"), version=1, method="zlib"),
