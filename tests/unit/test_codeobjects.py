@@ -384,7 +384,7 @@ def test_the_real_wheel_of_amd_mori(capsys: pytest.CaptureFixture[str]) -> None:
     if not list(cache.glob("amd_mori-*.whl")):
         asked = subprocess.run(
             f"{sys.executable} -m pip download amd-mori --python-version 3.12 --only-binary=:all: --no-deps --quiet "
-            f"--dest {cache}".split(),
+            f"--retries 1 --dest {cache}".split(),
             capture_output=True,
             text=True,
             check=False,
