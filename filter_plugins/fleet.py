@@ -74,7 +74,6 @@ class FilterModule:
             serving.serving_rows,
             serving.serving_table,
             serving.surplus_units,
-            serving.units_settled,
             serving.units_to_start,
             serving.unknown_inputs_text,
             serving.verify_failure_text,

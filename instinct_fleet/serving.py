@@ -198,17 +198,6 @@ def units_to_start(states: Mapping[str, Any], wanted: Sequence[str], *, changed:
     return waiting
 
 
-def units_settled(states: Mapping[str, Any], names: Sequence[str]) -> bool:
-    """Tell whether waiting longer is of no use: each unit is ready, or its start has failed."""
-    for name in names:
-        state = states.get(name) or {}
-        # auto-restart: the start failed and systemd waits before it tries again, which would hide the failure.
-        failed = state.get("ActiveState") == "failed" or state.get("SubState") == "auto-restart"
-        if state.get("ActiveState") != "active" and not failed:
-            return False
-    return True
-
-
 def running_findings(plan: Mapping[str, Any], states: Mapping[str, Any], *, user: str) -> list[dict[str, Any]]:
     """Return where the running processes of a node differ from the plan."""
     found: list[dict[str, Any]] = []
