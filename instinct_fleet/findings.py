@@ -87,13 +87,6 @@ def _codes() -> dict[str, Code]:
             "removed meanwhile.",
             "Collect again when no partition change, driver reload or GPU reset runs.",
         ),
-        "collect_tool_failed": Code(
-            "collection",
-            "error",
-            "The tool ended with an error in place of data",
-            "It said why; the message holds that.",
-            "Run the command by hand as root and read its stderr and `dmesg | grep amdgpu`.",
-        ),
         "simulated_hardware": Code(
             "collection",
             "info",

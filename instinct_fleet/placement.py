@@ -461,7 +461,15 @@ def _several_nodes(node: _Node, instance: Instance, per_gpu: list[int], vllm_ver
 
 #: numactl options that take CPUs or memory away -> whether the value lists nodes.
 _RESTRICTING = {"cpunodebind": True, "membind": True, "physcpubind": False}
-_SHORT = {"N": "cpunodebind", "m": "membind", "C": "physcpubind"}
+_SHORT = {
+    "N": "cpunodebind",
+    "m": "membind",
+    "C": "physcpubind",
+    "i": "interleave",
+    "p": "preferred",
+    "P": "preferred-many",
+    "l": "localalloc",
+}
 
 
 def _own_numactl(
@@ -471,7 +479,9 @@ def _own_numactl(
     argv = instance.numactl or ()
     allowed, cpus = set(node.numa), set(all_cpus)
     try:
-        for option, value in _restrictions(argv):
+        for option, value in numactl_options(argv):
+            if option not in _RESTRICTING:
+                continue
             if _RESTRICTING[option]:
                 named = set(parse_cpu_list(value)) if value != "all" else set(node.numa)
                 allowed &= named
@@ -506,8 +516,8 @@ def _own_numactl(
     )
 
 
-def _restrictions(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield (long option, value) of the numactl options that restrict CPUs or memory."""
+def numactl_options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield (long option without dashes, value) of numactl's arguments; ``+`` before numbers is dropped."""
     words = iter(argv)
     for word in words:
         name, sep, value = word.partition("=")
@@ -517,7 +527,9 @@ def _restrictions(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
             option, value, sep = _SHORT[word[1]], word[2:].lstrip("="), "=" if len(word) > 2 else ""
         else:
             continue
-        if option in _RESTRICTING:
+        if option in ("localalloc", "all"):
+            yield option, ""
+        else:
             yield option, (value if sep else next(words, "")).lstrip("+")
 
 
