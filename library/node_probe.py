@@ -611,7 +611,7 @@ def settle(names, seconds):
 
 def collect(params):
     """Return the whole document; see RETURN."""
-    settle(params["units"], params["settle"])
+    settle(params["units"], params.get("settle", 0))
     started = time.monotonic()
     root = params["root"]
     proc = {}
