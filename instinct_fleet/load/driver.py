@@ -1,7 +1,8 @@
 """Drives a live endpoint: persistent workers for a closed loop, Poisson arrivals for an open one.
 
 Levels follow each other without draining: workers are added or leave after their current request, so the server
-never sees the burst of a start, and what a level measures begins when it has settled (:mod:`instinct_fleet.load.level`).
+never sees the burst of a start, and what a level measures begins when it has settled (see
+:mod:`instinct_fleet.load.level`).
 """
 
 from __future__ import annotations

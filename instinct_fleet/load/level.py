@@ -39,9 +39,9 @@ MIN_BATCHES, MAX_BATCHES = 5, 20
 class Ask:
     """What to measure next, and what would be enough to know.
 
-    ``threshold`` is the throughput (tokens/s) against which the level is decided; ``precision`` the relative half
-    width of the throughput interval that is enough when there is no threshold; ``finest`` the one below which even
-    an undecided level stops. ``objective`` is the TTFT objective in seconds, ``attainment`` the share of requests
+    ``threshold`` is the throughput (tokens/s) against which the level is decided; ``above`` and ``below`` are the
+    relative half widths of the throughput interval that are enough when it lies clearly on that side of it,
+    ``precision`` when there is no threshold, and ``finest`` is enough for an undecided level. ``objective`` is the TTFT objective in seconds, ``attainment`` the share of requests
     that must meet it; ``certify`` asks to go on until Wilson's lower bound shows it. ``max_seconds`` and
     ``max_requests`` bound the level. ``rate`` (requests/s) makes it an open loop.
     """
@@ -50,7 +50,9 @@ class Ask:
     purpose: Purpose
     threshold: Estimate | None = None
     precision: float = 0.05
-    finest: float = 0.012
+    above: float = 0.05
+    below: float = 0.05
+    finest: float = 0.015
     objective: float | None = None
     attainment: float = 0.99
     certify: bool = False
@@ -124,16 +126,17 @@ class Level:
     stop: str = ""
     void: tuple[str, ...] = ()
     rate: float | None = None
+    ttfts: tuple[float, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A level so far, as the stop rule sees it."""
+    """A level so far, as the stop rule sees it. ``service`` is the mean time of a request after its first token, s."""
 
     window: float
     requests: int
     throughput: Estimate
-    mean_e2e: float | None
+    service: float | None
     attained: int
     judged: int
     broken: int
@@ -150,7 +153,7 @@ def decide(sample: Sample, ask: Ask) -> str | None:
         return "time limit of the level"
     if sample.requests >= ask.max_requests:
         return "request limit"
-    floor = max(ask.min_seconds, 3 * sample.mean_e2e if sample.mean_e2e else 0.0)
+    floor = max(ask.min_seconds, 3 * sample.service if sample.service else 0.0)
     if sample.requests < ask.min_requests or sample.window < min(floor, ask.max_seconds):
         return None
     if ask.purpose == "warmup":
@@ -166,8 +169,11 @@ def decide(sample: Sample, ask: Ask) -> str | None:
         return "objective missed"
     if ask.threshold is not None:
         against = ratio(throughput, ask.threshold)
-        if abs(against.value - 1) > t95(throughput.df) * against.error:
-            return "decided against the threshold"
+        margin = t95(throughput.df) * against.error
+        if against.value - margin > 1 and throughput.relative <= ask.above:
+            return "clearly above the threshold"
+        if against.value + margin < 1 and throughput.relative <= ask.below:
+            return "clearly below the threshold"
     elif throughput.relative <= ask.precision:
         return "interval narrow enough"
     return "interval at its finest" if throughput.relative <= ask.finest else None
@@ -284,7 +290,7 @@ class LevelRun:
         self._prompt_tokens += prompt or 0
 
     def broken(self, reason: str) -> None:
-        """A stream broke: connection, protocol, a missing finish_reason or [DONE], a time-out. Counted from the start."""
+        """A stream broke (connection, protocol, no finish_reason or [DONE], time-out); counted from the start."""
         self._total += 1
         self._broken += 1
         self._errors[reason] += 1
@@ -318,7 +324,7 @@ class LevelRun:
     # ---- time -----------------------------------------------------------------------------------------------------
 
     def tick(self, now: float, *, stalled: int = 0) -> str | None:
-        """Advance; return why the level stops, or None. ``stalled`` requests wait without a first token for too long."""
+        """Advance; return why the level stops, or None. ``stalled`` requests wait far too long for a first token."""
         self.now = now
         if self.stop is not None:
             return self.stop
@@ -346,10 +352,15 @@ class LevelRun:
         gap = self._gaps.quantile(0.5) or BIN
         window = self.now - self.begin
         gap = min(gap, window / (2 * MIN_BATCHES))
-        mean = math.fsum(self._e2e) / len(self._e2e) if self._e2e else window / MIN_BATCHES
         per_chunk = self._tokens / self._chunks if self._chunks else 1.0
-        rates = batch_rates(self._bins, gap=gap, window=window, batch=max(mean, 10 * gap, 0.25))
+        rates = batch_rates(self._bins, gap=gap, window=window, batch=max(self._service() or 0.0, 10 * gap, 0.25))
         return tuple(r * per_chunk for r in rates)
+
+    def _service(self) -> float | None:
+        """Mean time a request spends being served: its end-to-end time without the wait for the first token."""
+        if not self._e2e or not self._ttft:
+            return None
+        return max(0.0, math.fsum(self._e2e) / len(self._e2e) - math.fsum(self._ttft) / len(self._ttft))
 
     def sample(self, *, stalled: int = 0) -> Sample:
         """Return the level so far, as the stop rule sees it."""
@@ -357,7 +368,7 @@ class LevelRun:
             window=self.now - self.begin if self.begin is not None else 0.0,
             requests=len(self._e2e),
             throughput=batch_means(self._batches()),
-            mean_e2e=math.fsum(self._e2e) / len(self._e2e) if self._e2e else None,
+            service=self._service(),
             attained=self._attained,
             judged=len(self._ttft) + stalled,
             broken=self._broken,
@@ -420,6 +431,7 @@ class LevelRun:
             total_requests=self._total,
             stop=self.stop or "",
             rate=self.ask.rate,
+            ttfts=tuple(ttft),
         )
         return _with_void(level, self.limits, self._no_usage)
 

@@ -15,7 +15,7 @@ _WANTED = frozenset({RUNNING, WAITING, *KV, PREEMPTIONS, QUEUE_SUM, QUEUE_COUNT}
 
 @dataclass(frozen=True)
 class ServerState:
-    """Sums over all engines behind the endpoint; None: the server does not say. ``kv`` is the fullest engine's, 0..1."""
+    """Sums over the engines behind the endpoint; None: the server does not say. ``kv``: the fullest engine's, 0..1."""
 
     running: float | None = None
     waiting: float | None = None

@@ -5,6 +5,7 @@ Every interval is two-sided at 95 % unless it says otherwise.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,7 +108,7 @@ def batch_means(batches: Sequence[float]) -> Estimate:
     squares = math.fsum(d * d for d in deviations)
     variance = squares / (n - 1) / n
     if squares > 0:
-        lag = math.fsum(a * b for a, b in zip(deviations, deviations[1:], strict=False)) / squares
+        lag = math.fsum(a * b for a, b in itertools.pairwise(deviations)) / squares
         # The estimator is biased by about -1/n: without this a short run never sees its own correlation.
         r = min(0.8, max(0.0, lag + 1 / n))
         variance *= (1 + r) / (1 - r)

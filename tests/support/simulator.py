@@ -21,7 +21,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -91,7 +91,7 @@ class Sequence:
 
 @dataclass
 class Step:
-    """What one step did: ``decoded`` sequences made one token each, ``first`` made their first, ``ended`` their last."""
+    """What one step did: ``decoded`` sequences made a token each, ``first`` made their first, ``ended`` their last."""
 
     seconds: float
     decoded: int
@@ -641,7 +641,8 @@ class _Connection(asyncio.Protocol):
             server.die()
         elif request.stream:
             transport.write(
-                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+                b"Transfer-Encoding: chunked\r\n\r\n"
             )
 
     def _refuse(self, status: int, body: bytes) -> None:
@@ -668,8 +669,10 @@ def physics_from(text: str) -> Physics:
     physics = Physics()
     for part in filter(None, text.split(",")):
         name, _, value = part.partition("=")
-        kind = int if name in ("slots", "prefill_budget", "kv_tokens", "max_queue") else float
-        physics = replace(physics, **{name: kind(value)})
+        changed: dict[str, Any] = {
+            name: int(value) if name in ("slots", "prefill_budget", "kv_tokens", "max_queue") else float(value)
+        }
+        physics = replace(physics, **changed)
     return physics
 
 
@@ -678,10 +681,12 @@ def _config_from(parts: list[str]) -> ServerConfig:
     for part in parts:
         name, _, value = part.partition("=")
         current = getattr(config, name)
-        kind: Callable[[str], Any] = {bool: lambda v: v == "true", int: int, float: float}.get(type(current), str)
-        if name == "die_after":
-            kind = float
-        setattr(config, name, kind(value))
+        if isinstance(current, bool):
+            setattr(config, name, value == "true")
+        elif isinstance(current, int):
+            setattr(config, name, int(value))
+        else:
+            setattr(config, name, float(value) if isinstance(current, float) or name == "die_after" else value)
     return config
 
 
