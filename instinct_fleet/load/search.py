@@ -27,8 +27,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from instinct_fleet.capacity import limit_of
 from instinct_fleet.load.level import Ask, Level, Purpose
-from instinct_fleet.load.stats import Estimate, clean_requests_needed, pool, quantile, ratio, t95, wilson
+from instinct_fleet.load.stats import Estimate, clean_requests_needed, pool, ratio, t95, wilson
 
 SearchVerdict = Literal["pass", "fail", "inconclusive", "lower bound only"]
 Objective = Literal["meets", "misses", "unclear"]
@@ -136,14 +137,12 @@ def pooled(history: Sequence[Level]) -> tuple[Pooled, ...]:
 
 
 def pooled_ttft(point: Pooled, q: float) -> float | None:
-    """Return the ``q`` quantile of TTFT over all levels of a point, seconds."""
-    return quantile(sorted(t for level in point.levels for t in level.ttfts), q)
+    """Return the time within which a share ``q`` of all first tokens of a point came, seconds.
 
-
-def limit_of(knee: int, headroom: float) -> int:
-    """Return the concurrency limit for a knee: rounded down, at least 1."""
-    # Without the rounding, 0.8 * 35 gives 28.000000000000004 on one side and 27.999... on the other.
-    return max(1, math.floor(round(knee * (1 - headroom), 9)))
+    No interpolation: it meets an objective exactly when that share of the requests does.
+    """
+    ordered = sorted(t for level in point.levels for t in level.ttfts)
+    return ordered[max(0, math.ceil(round(q * len(ordered), 9)) - 1)] if ordered else None
 
 
 class _View:
@@ -420,8 +419,8 @@ def _drift(points: Sequence[Pooled]) -> str | None:
         high = max(levels, key=lambda level: level.throughput.value).throughput
         if high.low > low.high * 1.05:
             return (
-                f"concurrency {point.concurrency} gave {low.value:.0f} and {high.value:.0f} tokens/s: the server changed "
-                "while it was measured; expected repeats whose intervals are at most 5 % apart"
+                f"concurrency {point.concurrency} gave {low.value:.0f} and {high.value:.0f} tokens/s: the server "
+                "changed while it was measured; expected repeats whose intervals are at most 5 % apart"
             )
     return None
 
@@ -470,14 +469,15 @@ def conclude(history: Sequence[Level], config: SearchConfig, *, stopped: str | N
         needed = clean_requests_needed(config.attainment)
         return outcome(
             "inconclusive",
-            f"{view.knee.judged} requests at concurrency {view.knee.concurrency} cannot show that {config.attainment:.0%} "
-            f"meet the objective: it takes {needed} without a miss. Give a larger --budget-seconds or a lower --attainment",
+            f"{view.knee.judged} requests at concurrency {view.knee.concurrency} cannot show that "
+            f"{config.attainment:.0%} meet the objective: it takes {needed} without a miss. Give a larger "
+            "--budget-seconds or a lower --attainment",
         )
     if _growing(view):
         return outcome(
             "lower bound only",
-            f"throughput still grows at concurrency {view.points[-1].concurrency}, the highest allowed: the true knee may "
-            "be higher. Raise --max-concurrency to find it",
+            f"throughput still grows at concurrency {view.points[-1].concurrency}, the highest allowed: the true knee "
+            "may be higher. Raise --max-concurrency to find it",
             number=True,
         )
     return outcome("pass", number=True)
