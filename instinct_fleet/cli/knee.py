@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from instinct_fleet.capacity import HEADROOM, Results, ResultError, capacity_key, read_results, record
+from instinct_fleet.capacity import HEADROOM, ResultError, Results, capacity_key, read_results, record
 from instinct_fleet.cli import DONE, FINDINGS, UsageError
 from instinct_fleet.model import Capacity, sort_findings, to_json
 

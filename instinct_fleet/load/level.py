@@ -41,9 +41,10 @@ class Ask:
 
     ``threshold`` is the throughput (tokens/s) against which the level is decided; ``above`` and ``below`` are the
     relative half widths of the throughput interval that are enough when it lies clearly on that side of it,
-    ``precision`` when there is no threshold, and ``finest`` is enough for an undecided level. ``objective`` is the TTFT objective in seconds, ``attainment`` the share of requests
-    that must meet it; ``certify`` asks to go on until Wilson's lower bound shows it. ``max_seconds`` and
-    ``max_requests`` bound the level. ``rate`` (requests/s) makes it an open loop.
+    ``precision`` when there is no threshold, and ``finest`` is enough for an undecided level. ``objective`` is the
+    TTFT objective in seconds, ``attainment`` the share of requests that must meet it; ``certify`` asks to go on until
+    Wilson's lower bound shows it. ``max_seconds`` and ``max_requests`` bound the level. ``rate`` (requests/s) makes
+    it an open loop.
     """
 
     concurrency: int

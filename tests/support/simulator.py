@@ -2,8 +2,8 @@
 
 :class:`Engine` is the physics, one scheduler step at a time, without a clock: continuous batching with a number of
 slots, a FIFO queue, chunked prefill, a step time that grows with the batch, and a KV cache that runs out and
-preempts. :class:`VirtualServer` runs it in virtual time for the quality benchmark; ``python -m
-tests.support.simulator`` serves it over HTTP like vLLM does (streaming completions and chat, vLLM's metric names,
+preempts. :class:`VirtualServer` runs it in virtual time for the quality benchmark; ``python
+tests/support/simulator.py`` serves it over HTTP like vLLM does (streaming completions and chat, vLLM's metric names,
 ``/health``, ``/v1/models``, drain on SIGTERM) with faults on request.
 
 Only the standard library is used, so that it also runs on a bare test node.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from instinct_fleet.load.level import Ask, Level, LevelRun
 from instinct_fleet.load.search import Outcome, SearchConfig, plan
 from instinct_fleet.load.stats import quantile
-from tests.support.simulator import Lengths, Physics, VirtualServer, even_lengths, heavy_lengths, mean_output
+from support.simulator import Lengths, Physics, VirtualServer, even_lengths, heavy_lengths, mean_output
 
 TICK = 0.25
 
