@@ -65,13 +65,19 @@ def knee_of(points: Iterable[Point], ttft_slo_ms: float | None, *, tolerance: fl
     return next((p for p in eligible if p.request_rate >= best * (1 - tolerance)), None)
 
 
+def stopped_growing(before: tuple[int, float], top: tuple[int, float], *, growth: float = GROWTH) -> bool:
+    """Return whether throughput grew by at most ``growth`` a doubling between two (concurrency, throughput) pairs."""
+    doublings = math.log2(top[0] / before[0])
+    return top[1] <= before[1] * math.pow(1 + growth, doublings)
+
+
 def still_growing(points: Iterable[Point], ttft_slo_ms: float | None) -> bool:
     """Return whether throughput was still growing at the highest concurrency, so that the knee is a lower bound."""
     counting = sorted((p for p in points if p.counts and p.request_rate > 0), key=lambda p: p.concurrency)
     if len(counting) < 2 or not all(meets(p, ttft_slo_ms) for p in counting):
         return False
     before, top = counting[-2:]
-    return top.request_rate > before.request_rate * (1 + GROWTH) ** math.log2(top.concurrency / before.concurrency)
+    return not stopped_growing((before.concurrency, before.request_rate), (top.concurrency, top.request_rate))
 
 
 def merge(points: Iterable[Point]) -> tuple[Point, ...]:

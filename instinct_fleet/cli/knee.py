@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from instinct_fleet.capacity import HEADROOM, ResultError, Results, capacity_key, read_results, record
 from instinct_fleet.cli import DONE, FINDINGS, UsageError
-from instinct_fleet.model import Capacity, sort_findings, to_json
+from instinct_fleet.model import Capacity, Point, sort_findings, to_json
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -86,8 +86,8 @@ def load(paths: list[Path]) -> Results:
         raise UsageError(str(exc)) from exc
 
 
-def points_table(capacity: Capacity) -> Table:
-    """Return the points as a table for people, the knee marked."""
+def points_table(points: Sequence[Point], *, knee: int | None) -> Table:
+    """Return points as a table for people, the knee marked."""
     table = Table(box=None, pad_edge=False)
     for name in ("concurrency", "in flight", "req/s", "tokens/s", "TTFT p50", "TTFT p99", "ITL p99", ""):
         table.add_column(name, justify="right" if name else "left", no_wrap=bool(name))
@@ -95,8 +95,8 @@ def points_table(capacity: Capacity) -> Table:
     def text(value: float | None, digits: int = 0, unit: str = "") -> str:
         return "-" if value is None else f"{value:.{digits}f}{unit}"
 
-    for point in capacity.points:
-        mark = "<- knee" if point.concurrency == capacity.knee else point.note
+    for point in points:
+        mark = "<- knee" if point.concurrency == knee else point.note
         table.add_row(
             str(point.concurrency),
             text(point.achieved_concurrency, 1),
@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({**to_json(capacity), "findings": to_json(findings)}, indent=2))
     else:
         console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200, highlight=False)
-        console.print(points_table(capacity))
+        console.print(points_table(capacity.points, knee=capacity.knee))
         objective = "no TTFT objective" if args.ttft_p99_ms is None else f"TTFT p99 at most {args.ttft_p99_ms:g} ms"
         if capacity.knee is None:
             console.print(f"No knee ({objective}): {capacity.note}")

@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 #: Short, frequent words: most tokenizers spend one token on each. The real ratio is measured, never assumed.
-WORDS = tuple(
-    (
-        "time year people way day man thing woman life child world school state family student group country "
-        "problem hand part place case week company system program question work government number night point "
-        "home water room mother area money story fact month lot right study book eye job word business issue side "
-        "kind head house service friend father power hour game line end member law car city name team minute idea "
-        "body back parent face other level office door health person art war history party result change morning "
-        "reason research girl guy moment air teacher force education"
-    ).split(" ")
+_TEXT = (
+    "time year people way day man thing woman life child world school state family student group country "
+    "problem hand part place case week company system program question work government number night point "
+    "home water room mother area money story fact month lot right study book eye job word business issue side "
+    "kind head house service friend father power hour game line end member law car city name team minute idea "
+    "body back parent face other level office door health person art war history party result change morning "
+    "reason research girl guy moment air teacher force education"
 )
+WORDS = tuple(_TEXT.split())
 
 
 class DatasetError(ValueError):

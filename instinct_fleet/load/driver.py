@@ -255,6 +255,13 @@ class Driver:
                 self._lag_timer.cancel()
         return run.level(stalled=self._stalled(run))
 
+    async def pause(self) -> None:
+        """Let the workers finish their requests and go."""
+        self._target = 0
+        if self._workers:
+            await asyncio.wait(self._workers.values())
+        self._workers.clear()
+
     async def close(self) -> None:
         """Stop all load at once: open streams are dropped, which tells the server to abort them."""
         self._target = 0

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from instinct_fleet.capacity import limit_of
+from instinct_fleet.capacity import GROWTH, HEADROOM, TOLERANCE, limit_of, stopped_growing
 from instinct_fleet.load.level import Ask, Level, Purpose
 from instinct_fleet.load.stats import Estimate, clean_requests_needed, pool, ratio, t95, wilson
 
@@ -48,10 +48,10 @@ class SearchConfig:
     max_concurrency: int = 512
     objective: float | None = None
     attainment: float = 0.99
-    tolerance: float = 0.05
-    headroom: float = 0.2
+    tolerance: float = TOLERANCE
+    headroom: float = HEADROOM
     resolution: float = 0.03
-    growth: float = 0.02
+    growth: float = GROWTH
     budget_seconds: float = 600.0
     budget_requests: int = 200_000
     max_levels: int = 28
@@ -220,8 +220,9 @@ def _saturated(bracket: Sequence[Pooled], config: SearchConfig) -> bool:
     if len(bracket) < 2:
         return False
     before, top = bracket[-2:]
-    doublings = math.log2(top.concurrency / before.concurrency)
-    return top.throughput.value <= before.throughput.value * (1 + config.growth) ** doublings
+    return stopped_growing(
+        (before.concurrency, before.throughput.value), (top.concurrency, top.throughput.value), growth=config.growth
+    )
 
 
 def _growing(view: _View) -> bool:
