@@ -71,13 +71,15 @@ def stopped_growing(before: tuple[int, float], top: tuple[int, float], *, growth
     return top[1] <= before[1] * math.pow(1 + growth, doublings)
 
 
-def still_growing(points: Iterable[Point], ttft_slo_ms: float | None) -> bool:
-    """Return whether throughput was still growing at the highest concurrency, so that the knee is a lower bound."""
-    counting = sorted((p for p in points if p.counts and p.request_rate > 0), key=lambda p: p.concurrency)
-    if len(counting) < 2 or not all(meets(p, ttft_slo_ms) for p in counting):
+def still_growing(curve: Sequence[tuple[int, float]], *, growth: float = GROWTH) -> bool:
+    """Return whether (concurrency, throughput) pairs, ascending, still grow at their end: then a knee is a lower bound.
+
+    They do not when some concurrency at least 15 % below the highest gives as much, but for ``growth``.
+    """
+    if len(curve) < 2:
         return False
-    before, top = counting[-2:]
-    return not stopped_growing((before.concurrency, before.request_rate), (top.concurrency, top.request_rate))
+    top, most = curve[-1]
+    return all(x * (1 + growth) < most for c, x in curve[:-1] if c * 1.15 <= top)
 
 
 def merge(points: Iterable[Point]) -> tuple[Point, ...]:
@@ -137,7 +139,12 @@ def record(
     """Return the capacity record of points by the rule. Without a knee, ``note`` says why."""
     merged = merge(points)
     knee = knee_of(merged, ttft_slo_ms)
-    growing = knee is not None and still_growing(merged, ttft_slo_ms)
+    counting = [p for p in merged if p.counts and p.request_rate > 0]
+    growing = (
+        knee is not None
+        and all(meets(p, ttft_slo_ms) for p in counting)
+        and still_growing([(p.concurrency, p.request_rate) for p in counting])
+    )
     return Capacity(
         instance=instance,
         key=key,

@@ -57,7 +57,7 @@ class Driver:
         timeout: float = 600.0,
         max_requests: int = 1_000_000,
         metrics: bool = True,
-        metrics_interval: float = 1.0,
+        metrics_interval: float = 0.5,
         on_progress: Progress | None = None,
         seed: int = 0,
     ) -> None:

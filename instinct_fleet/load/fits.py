@@ -99,8 +99,8 @@ def segmented(points: Points) -> Fit:
     if best is None:
         return Fit("two segments", None, note="throughput does not bend")
     _, corner, (offset, slope, bend) = best
-    ends = [usable[0][0], corner, usable[-1][0]]
-    return Fit("two segments", corner, tuple((c, offset + slope * c + bend * max(0.0, c - corner)) for c in ends))
+    grid = _grid(usable, 200)
+    return Fit("two segments", corner, tuple((c, offset + slope * c + bend * max(0.0, c - corner)) for c in grid))
 
 
 def kneedle(points: Points) -> Fit:

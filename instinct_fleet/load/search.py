@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from instinct_fleet.capacity import GROWTH, HEADROOM, TOLERANCE, limit_of, stopped_growing
+from instinct_fleet.capacity import GROWTH, HEADROOM, TOLERANCE, limit_of, still_growing, stopped_growing
 from instinct_fleet.load.level import Ask, Level, Purpose
 from instinct_fleet.load.stats import Estimate, clean_requests_needed, pool, ratio, t95, wilson
 
@@ -227,8 +227,8 @@ def _saturated(bracket: Sequence[Pooled], config: SearchConfig) -> bool:
 
 def _growing(view: _View) -> bool:
     """Return whether throughput still grew at the last level and nothing was missed."""
-    bracket = [p for p in view.points if any(level.purpose in ("bracket", "ladder") for level in p.levels)]
-    return bool(bracket) and not view.missing and not _saturated(bracket, view.config)
+    curve = [(p.concurrency, p.throughput.value) for p in view.points if p.throughput.value > 0]
+    return not view.missing and still_growing(curve, growth=view.config.growth)
 
 
 def _near(a: int, b: int, resolution: float) -> bool:
@@ -285,8 +285,13 @@ def _peak_probe(view: _View) -> Ask | None:
     vertex = (x0 + x1) / 2 - slope1 / (2 * curvature)
     promise = y0 + slope1 * (vertex - x0) + curvature * (vertex - x0) * (vertex - x1)
     guess = round(math.exp(min(vertex, x2)))
-    near = any(_near(guess, p.concurrency, 0.1) for p in inside)
-    if promise <= best.throughput.value * 1.01 or near or not math.exp(x0) < guess < math.exp(x2):
+    near = any(_near(guess, p.concurrency, 0.15) for p in inside)
+    # What the noise of the three points can promise by itself is no promise.
+    if (
+        promise - best.throughput.value <= max(0.01 * best.throughput.value, best.throughput.half)
+        or near
+        or not math.exp(x0) < guess < math.exp(x2)
+    ):
         return None
     return _ask(view.config, guess, "peak", precision=0.02)
 
@@ -325,6 +330,10 @@ def _boundary_probe(view: _View) -> Ask | None:
             guess = round(line * (1 - config.resolution / 2))  # response time grows evenly: the line is the curve
         else:
             guess = round(math.sqrt(ray * line))
+    # Whichever way it goes, the probe must bring one side as close as it has to be.
+    step = 1 + config.resolution
+    if high > low * step * step:
+        guess = min(max(guess, math.floor(low * step)), math.ceil(high / step))
     guess = min(max(guess, low + 1), high - 1)
     return _ask(config, guess, "boundary", threshold=view.threshold, above=0.03, below=0.03)
 

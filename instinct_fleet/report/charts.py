@@ -173,17 +173,16 @@ def throughput(
         return _svg(figure, "throughput", size)
 
 
-def ttft(points: Sequence[Point], *, marks: Marks, size: str) -> str:
-    """Draw the time to the first token by concurrency: median and tails, the objective as a line."""
-    with _figure(size, "ttft") as (figure, axes):
+def latency(points: Sequence[Point], *, metric: str, label: str, marks: Marks, size: str) -> str:
+    """Draw a latency by concurrency: median and tails, the objective as a line when ``marks`` holds one.
+
+    ``metric`` is ``ttft`` or ``itl``: the fields ``<metric>_p50_ms`` and so on of the points.
+    """
+    with _figure(size, metric) as (figure, axes):
         drawn: list[float] = []
         concurrencies: list[float] = []
-        for key, label, colour, shape in (
-            ("ttft_p50_ms", "p50", "one", "o"),
-            ("ttft_p95_ms", "p95", "three", "^"),
-            ("ttft_p99_ms", "p99", "two", "s"),
-        ):
-            x, y = _series(points, key)
+        for tail, colour, shape in (("p50", "one", "o"), ("p95", "three", "^"), ("p99", "two", "s")):
+            x, y = _series(points, f"{metric}_{tail}_ms")
             if not x:
                 continue
             axes.plot(
@@ -192,8 +191,8 @@ def ttft(points: Sequence[Point], *, marks: Marks, size: str) -> str:
                 color=_COLOURS[colour],
                 marker=shape,
                 markeredgecolor=_COLOURS["paper"],
-                label=label,
-                gid=f"points-ttft-{label}-{size}",
+                label=tail,
+                gid=f"points-{metric}-{tail}-{size}",
             )
             drawn += y
             concurrencies = x
@@ -215,11 +214,11 @@ def ttft(points: Sequence[Point], *, marks: Marks, size: str) -> str:
                 gid="objective-line",
             )
         _concurrency_axis(axes, concurrencies, size)
-        axes.set_ylabel("time to first token, ms")
+        axes.set_ylabel(f"{label}, ms")
         _mark(axes, marks)
         if axes.get_legend_handles_labels()[1]:
             axes.legend(loc="upper left", fontsize=10)
-        return _svg(figure, "ttft", size)
+        return _svg(figure, metric, size)
 
 
 def breakdown(points: Sequence[Point], *, size: str) -> str:

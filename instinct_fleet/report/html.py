@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ def _drawings(document: Mapping[str, Any]) -> list[dict[str, str]]:
         interval=(int(interval[0]), int(interval[1])) if interval else None,
         objective_ms=capacity.get("ttft_slo_ms"),
     )
+    beside = dataclasses.replace(marks, objective_ms=None)
     tails = document.get("ttft_p95_ms") or {}
     points = [{**p, "ttft_p95_ms": tails.get(str(p["concurrency"]))} for p in points]
     drawn = [
@@ -46,7 +48,18 @@ def _drawings(document: Mapping[str, Any]) -> list[dict[str, str]]:
         (
             "Time to first token",
             "From the moment a client was free to ask, so its own queue is included.",
-            {s: charts.ttft(points, marks=marks, size=s) for s in charts.SIZES},
+            {
+                s: charts.latency(points, metric="ttft", label="time to first token", marks=marks, size=s)
+                for s in charts.SIZES
+            },
+        ),
+        (
+            "Time between tokens",
+            "A chunk of several tokens counts by its share of the gap.",
+            {
+                s: charts.latency(points, metric="itl", label="time between tokens", marks=beside, size=s)
+                for s in charts.SIZES
+            },
         ),
         (
             "Where a request spends its time",

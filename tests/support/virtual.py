@@ -37,6 +37,13 @@ def families() -> tuple[Family, ...]:
             "hard slots", Physics(slots=32, itl=0.02, prefill=0.00002, jitter=0.1), even_lengths(64, 33, 0.3), 64, 33
         ),
         Family(
+            "400 slots",
+            Physics(slots=400, itl=0.02, growth=0.002, prefill=0.000002, jitter=0.1),
+            even_lengths(64, 40),
+            64,
+            40,
+        ),
+        Family(
             "growing ITL",
             Physics(slots=128, itl=0.015, growth=0.02, prefill=0.00001, jitter=0.2),
             even_lengths(128, 60),
@@ -153,11 +160,12 @@ def long_run(family: Family, concurrency: int, *, seconds: float, seed: int = 99
 
 @dataclass(frozen=True)
 class Truth:
-    """The true knee of a family by the project's rule, the throughput there, and the best throughput."""
+    """The true knee of a family by the project's rule, the throughput there, the best, and at any concurrency."""
 
     knee: int
     throughput: float
     best: float
+    at: Callable[[int], float]
 
 
 def true_throughput(family: Family) -> Callable[[int], float]:
@@ -192,7 +200,7 @@ def truth_of(name: str) -> Truth:
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if throughput(middle) >= 0.95 * best else (middle + 1, high)
-    return Truth(low, throughput(low), best)
+    return Truth(low, throughput(low), best, throughput)
 
 
 def _objective_border(family: Family) -> int:
