@@ -334,6 +334,8 @@ def _boundary_probe(view: _View) -> Ask | None:
     step = 1 + config.resolution
     if high > low * step * step:
         guess = min(max(guess, math.floor(low * step)), math.ceil(high / step))
+    else:
+        guess = round(math.sqrt(low * high))
     guess = min(max(guess, low + 1), high - 1)
     return _ask(config, guess, "boundary", threshold=view.threshold, above=0.03, below=0.03)
 
