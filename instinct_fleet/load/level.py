@@ -195,9 +195,9 @@ def batch_rates(counts: Sequence[float], *, gap: float, window: float, batch: fl
     cumulative += [cumulative[-1]] * (steps + 1 - len(cumulative))
     area = list(itertools.accumulate(cumulative, initial=0.0))
     span = max(1, round(gap / BIN))
-    edges = [round(i * (steps - span) / number) for i in range(number + 1)]
-    if edges[1] <= edges[0]:
+    if steps - span < number:
         return ()
+    edges = [round(i * (steps - span) / number) for i in range(number + 1)]
     # The count at bin i is known at the bin's end: cumulative[i] is what had been made by i * BIN.
     smooth = [(area[e + span + 1] - area[e + 1]) / span for e in edges]
     return tuple(

@@ -254,9 +254,10 @@ def _objective_probe(view: _View) -> Ask | None:
     reachable = min(reachable, top.throughput.value / top.concurrency * (ceiling.concurrency - 1))
     if reachable <= best * 1.015:
         return None
-    ray = math.ceil(top.concurrency * reachable / top.throughput.value)
-    middle = round(math.sqrt(top.concurrency * ceiling.concurrency))
-    guess = ray if top.concurrency < ray < ceiling.concurrency else middle
+    # Saturation would begin at the ray through the last good level: there, if that still halves what is left.
+    ray = top.concurrency * reachable / top.throughput.value
+    left = ceiling.concurrency / top.concurrency
+    guess = round(min(max(ray, top.concurrency * left**0.3), top.concurrency * left**0.6))
     guess = min(max(guess, top.concurrency + 1), ceiling.concurrency - 1)
     return _ask(config, guess, "objective", precision=0.02)
 
