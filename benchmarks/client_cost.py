@@ -5,7 +5,8 @@ For each request the server knows the time from the arrival of the request to it
 client's TTFT is compared with it, quantile by quantile. The floor is measured in the same run: a bare asyncio reader
 that only counts bytes, on the same server.
 
-Goals (exit 1 when the best of the rounds misses one): 20,000 tokens/s, TTFT p50 off by at most 2 ms, p99 by at most 15 ms.
+Goals (exit 1 when the best of the rounds misses one): 20,000 tokens/s, TTFT off by at most 2 ms at p50 and 15 ms at
+p99.
 
     python benchmarks/client_cost.py [--concurrency 220] [--seconds 5] [--rounds 3] [--no-uvloop] [--json]
 """

@@ -6,8 +6,8 @@ same run and on the same servers: a fixed geometric grid, each step once, knee =
 which is what a ladder of concurrencies does.
 
 Goals (exit 1 when one is missed): limit within 5 % for the typical run and within 10 % for the worst, never above the
-true knee; throughput within 2 % for the typical run; the interval holds the truth in at least 90 % of the runs; at most 14
-levels up to 512 for the family with 400 slots.
+true knee; throughput within 2 % for the typical run; the interval holds the truth in at least 90 % of the runs; at
+most 14 levels up to 512, for the typical run of the family with 400 slots.
 
     python benchmarks/knee_quality.py [--seeds 20] [--coverage 200] [--live 2] [--json]
 """
@@ -15,10 +15,13 @@ levels up to 512 for the family with 400 slots.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import dataclasses
 import json
 import math
+import resource
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -27,9 +30,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from instinct_fleet.capacity import limit_of  # noqa: E402 - the paths come first
-from instinct_fleet.load.search import Outcome, SearchConfig, ladder  # noqa: E402
 from support.virtual import Family, VirtualRunner, families, search, truth_of  # noqa: E402
+
+from instinct_fleet.capacity import limit_of  # noqa: E402 - the paths come first
+from instinct_fleet.load.client import Endpoint  # noqa: E402
+from instinct_fleet.load.dataset import body_of, random_prompts  # noqa: E402
+from instinct_fleet.load.driver import Driver, run  # noqa: E402
+from instinct_fleet.load.level import Limits  # noqa: E402
+from instinct_fleet.load.search import Outcome, SearchConfig, ladder, plan  # noqa: E402
+from instinct_fleet.load.session import sweep  # noqa: E402
 
 GRID = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 
@@ -82,17 +91,6 @@ def grid_error(family: Family, seed: int) -> float | None:
 
 def live(runs: int) -> list[dict[str, Any]]:
     """Search over real sockets: 32 slots, 0.7 s a request. Wall and CPU seconds are the client's, imports left out."""
-    import asyncio
-    import resource
-    import subprocess
-
-    from instinct_fleet.load.client import Endpoint
-    from instinct_fleet.load.dataset import body_of, random_prompts
-    from instinct_fleet.load.driver import Driver, run
-    from instinct_fleet.load.level import Limits
-    from instinct_fleet.load.search import plan
-    from instinct_fleet.load.session import sweep
-
     config = SearchConfig(max_concurrency=512, budget_seconds=300)
     results = []
     for number in range(runs):
@@ -155,8 +153,8 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     each = max(args.seeds, math.ceil(args.coverage / max(1, len(chosen))))
     print(
-        f"{'family':<22}{'true':>5}{'runs':>6}{'verdicts':>10}{'limit typ.':>11}{'90 %':>7}{'worst':>7}{'tput typ.':>10}"
-        f"{'covered':>9}{'width':>7}{'levels':>8}{'virtual s':>10}{'grid typ.':>10}{'ratio':>7}"
+        f"{'family':<22}{'true':>5}{'runs':>6}{'verdicts':>10}{'limit typ.':>11}{'90 %':>7}{'worst':>7}"
+        f"{'tput typ.':>10}{'covered':>9}{'width':>7}{'levels':>8}{'virtual s':>10}{'grid typ.':>10}{'ratio':>7}"
     )
     for family in chosen:
         runs = [one(family, seed, config) for seed in range(each)]
@@ -198,10 +196,10 @@ def main() -> int:
         if "limit_error" not in row:
             print(f"  {row['family']} seed {row['seed']}: {row['verdict']}: {'; '.join(row['reasons'])}")
     lives = live(args.live) if args.live else []
-    for run in lives:
+    for found in lives:
         print(
-            f"live, 32 slots, 0.7 s a request: knee {run['knee']}, limit {run['limit']} ({run['verdict']}), "
-            f"{run['wall']:.0f} s wall, {run['cpu']:.2f} CPU-s, {run['levels']} levels, {run['requests']} requests"
+            f"live, 32 slots, 0.7 s a request: knee {found['knee']}, limit {found['limit']} ({found['verdict']}), "
+            f"{found['wall']:.0f} s wall, {found['cpu']:.2f} CPU-s, {found['levels']} levels, {found['requests']} requests"
         )
     if lives:
         missed += ["live: no run within 60 s"] * (min(r["wall"] for r in lives) > 60)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from instinct_fleet.load.client import Client, Endpoint, EndpointError, Record, clock, fetch
-from instinct_fleet.load.level import Ask, Level, LevelRun, Limits
+from instinct_fleet.load.level import BUDGET_OF_REQUESTS, BUDGET_OF_SECONDS, Ask, Level, LevelRun, Limits
 from instinct_fleet.load.metrics import parse_metrics
 
 #: Seconds between looks at the stop rule, and between timers that measure how late the event loop is.
@@ -237,10 +237,10 @@ class Driver:
                     run.ramp_done(now)
                 if deadline is not None and now >= deadline:
                     run.now = now
-                    run.abort("budget of seconds")
+                    run.abort(BUDGET_OF_SECONDS)
                 elif self.requests >= self.max_requests:
                     run.now = now
-                    run.abort("budget of requests")
+                    run.abort(BUDGET_OF_REQUESTS)
                 else:
                     run.tick(now, stalled=self._stalled(run))
                 if self._on_progress is not None:

@@ -33,6 +33,9 @@ Purpose = Literal["warmup", "bracket", "objective", "peak", "boundary", "confirm
 #: Width of the bins in which progress is counted, seconds: a fraction of any inter-token time worth measuring.
 BIN = 0.005
 MIN_BATCHES, MAX_BATCHES = 5, 20
+#: Reasons to stop that mean more than that the level is over.
+REFUSED = "rejected by the server"
+BUDGET_OF_SECONDS, BUDGET_OF_REQUESTS = "budget of seconds", "budget of requests"
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,7 @@ def decide(sample: Sample, ask: Ask) -> str | None:
     if sample.broken >= 3:
         return "broken streams"
     if sample.rejected >= 5 and sample.rejected >= 0.02 * (sample.requests + sample.rejected):
-        return "rejected by the server"
+        return REFUSED
     if sample.window >= ask.max_seconds:
         return "time limit of the level"
     if sample.requests >= ask.max_requests:
@@ -333,7 +336,7 @@ class LevelRun:
             if self._broken >= 3:
                 self.stop = "broken streams"
             elif self._rejected >= max(5, self.ask.concurrency // 10):
-                self.stop = "rejected by the server"
+                self.stop = REFUSED
             elif self._ramped is not None and self._since_ramp >= self.ask.concurrency:
                 self.begin = now
                 self._reset(now)
@@ -443,7 +446,7 @@ def _with_void(level: Level, limits: Limits, no_usage: int) -> Level:
     if level.broken:
         worst = max(level.errors.items(), key=lambda item: (item[1], item[0]))
         reasons.append(f"{level.broken} broken streams, expected none; most often: {worst[0]}")
-    if level.rejected and level.stop == "rejected by the server":
+    if level.rejected and level.stop == REFUSED:
         # A full server is an answer, not a fault: what was in flight meanwhile does not matter.
         return dataclasses.replace(level, void=tuple(reasons))
     if not level.requests:

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from instinct_fleet.capacity import GROWTH, HEADROOM, TOLERANCE, limit_of, still_growing, stopped_growing
-from instinct_fleet.load.level import Ask, Level, Purpose
+from instinct_fleet.load.level import BUDGET_OF_REQUESTS, BUDGET_OF_SECONDS, Ask, Level, Purpose
 from instinct_fleet.load.stats import Estimate, clean_requests_needed, pool, ratio, t95, wilson
 
 SearchVerdict = Literal["pass", "fail", "inconclusive", "lower bound only"]
@@ -130,7 +130,7 @@ def pooled(history: Sequence[Level]) -> tuple[Pooled, ...]:
             throughput=pool([(level.throughput, level.window) for level in levels if level.requests]),
             attained=sum(level.attained for level in levels),
             judged=sum(level.judged for level in levels),
-            rejected=any(level.stop == "rejected by the server" for level in levels),
+            rejected=any(level.rejected for level in levels),
         )
         for concurrency, levels in sorted(groups.items())
     )
@@ -173,7 +173,7 @@ class _View:
         """Return the verdict on a single level."""
         objective = self.config.objective
         met = objective is None or level.attained >= self.config.attainment * level.judged
-        return self.passes(level.throughput) and met and level.stop != "rejected by the server"
+        return self.passes(level.throughput) and met and not level.rejected
 
 
 def response(point: Pooled) -> float:
@@ -273,6 +273,8 @@ def _peak_probe(view: _View) -> Ask | None:
         for p in view.points
         if p.throughput.value > 0 and (not view.missing or p.concurrency < view.missing[0].concurrency)
     ]
+    if best not in inside:
+        return None  # a level above one that missed meets the objective: noise, which more probes here cannot mend
     position = inside.index(best)
     first = min(position - 1, len(inside) - 3)
     if first < 0:
@@ -496,22 +498,39 @@ def conclude(history: Sequence[Level], config: SearchConfig, *, stopped: str | N
     return outcome("pass", number=True)
 
 
+def _given_up(history: Sequence[Level], config: SearchConfig) -> str | None:
+    """Return why no level can be believed any more (broken streams, or void again and again), or None."""
+    broken = [level for level in history if level.broken]
+    if len(broken) >= config.max_broken:
+        return f"streams broke in {len(broken)} levels: {broken[-1].void[0]}"
+    if not history or not history[-1].void or history[-1].purpose == "warmup" or _spent_up(history, config):
+        return None
+    voids = [level for level in history if level.void and level.purpose != "warmup"]
+    same = [level for level in voids if level.concurrency == voids[-1].concurrency]
+    if len(same) < config.max_void and len(voids) < 2 * config.max_void:
+        return None
+    return (
+        f"concurrency {same[-1].concurrency} could not be measured in {len(same)} attempts: {'; '.join(same[-1].void)}"
+    )
+
+
+def _spent_up(history: Sequence[Level], config: SearchConfig) -> str | None:
+    """Return which budget has ended, or None."""
+    seconds, requests = _spent(history)
+    last = history[-1].stop if history else ""
+    if requests >= config.budget_requests or last == BUDGET_OF_REQUESTS:
+        return f"the budget of {config.budget_requests} requests ended"
+    if seconds >= config.budget_seconds - 0.5 * config.min_level_seconds or last == BUDGET_OF_SECONDS:
+        return f"the budget of {config.budget_seconds:.0f} s ended"
+    return None
+
+
 def plan(history: Sequence[Level], config: SearchConfig) -> Ask | Outcome:
     """Return what to measure next, or the outcome."""
     seconds, requests = _spent(history)
-    broken = [level for level in history if level.broken]
-    if len(broken) >= config.max_broken:
-        return conclude(history, config, stopped=f"streams broke in {len(broken)} levels: {broken[-1].void[0]}")
-    voids = [level for level in history if level.void and level.purpose != "warmup"]
-    if voids and history[-1].void:
-        same = [level for level in voids if level.concurrency == voids[-1].concurrency]
-        if len(same) >= config.max_void or len(voids) >= 2 * config.max_void:
-            return conclude(
-                history,
-                config,
-                stopped=f"concurrency {same[-1].concurrency} could not be measured in {len(same)} attempts: "
-                f"{'; '.join(same[-1].void)}",
-            )
+    stopped = _given_up(history, config)
+    if stopped is not None:
+        return conclude(history, config, stopped=stopped)
     if not history and config.warmup:
         ask = _ask(config, min(config.warmup, config.max_concurrency), "warmup", min_requests=2 * config.warmup)
         return _within(ask, config, seconds, requests)
@@ -527,17 +546,14 @@ def plan(history: Sequence[Level], config: SearchConfig) -> Ask | Outcome:
     )
     if ask_or_none is None:
         return conclude(history, config)
-    purpose = {"bracket": "the bracket was closed", "confirm": "the boundary was confirmed"}.get(
+    goal = {"bracket": "the bracket was closed", "confirm": "the boundary was confirmed"}.get(
         ask_or_none.purpose, "the boundary was found"
     )
-    if seconds >= config.budget_seconds - 0.5 * config.min_level_seconds:
-        return conclude(history, config, stopped=f"the budget of {config.budget_seconds:.0f} s ended before {purpose}")
-    if requests >= config.budget_requests:
-        return conclude(
-            history, config, stopped=f"the budget of {config.budget_requests} requests ended before {purpose}"
-        )
-    if len(usable(history)) >= config.max_levels:
-        return conclude(history, config, stopped=f"{config.max_levels} levels were measured before {purpose}")
+    stopped = _spent_up(history, config)
+    if stopped is None and len(usable(history)) >= config.max_levels:
+        stopped = f"{config.max_levels} levels were measured"
+    if stopped is not None:
+        return conclude(history, config, stopped=f"{stopped} before {goal}")
     return _within(ask_or_none, config, seconds, requests)
 
 
@@ -556,19 +572,13 @@ def ladder(steps: Sequence[int], history: Sequence[Level], config: SearchConfig)
     if not history and config.warmup:
         return _within(_ask(config, min(config.warmup, max(steps)), "warmup"), config, seconds, requests)
     done = {level.concurrency for level in usable(history)}
-    voids = [level for level in history if level.void and level.purpose != "warmup"]
-    broken = [level for level in history if level.broken]
-    if len(broken) >= config.max_broken:
-        return conclude(history, config, stopped=f"streams broke in {len(broken)} levels: {broken[-1].void[0]}")
+    stopped = _given_up(history, config)
     for step in sorted(set(steps)):
         if step in done:
             continue
-        attempts = [level for level in voids if level.concurrency == step]
-        if len(attempts) >= config.max_void:
-            return conclude(
-                history, config, stopped=f"concurrency {step} could not be measured: {'; '.join(attempts[-1].void)}"
-            )
-        if seconds >= config.budget_seconds or requests >= config.budget_requests:
-            return conclude(history, config, stopped=f"the budget ended before step {step}")
+        spent = _spent_up(history, config)
+        stopped = stopped or (f"{spent} before step {step}" if spent else None)
+        if stopped is not None:
+            return conclude(history, config, stopped=stopped)
         return _within(_ask(config, step, "ladder", precision=0.015, certify=True), config, seconds, requests)
     return conclude(history, config)

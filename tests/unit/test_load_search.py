@@ -6,14 +6,14 @@ import dataclasses
 import math
 
 import pytest
+from support.simulator import Physics, even_lengths
+from support.virtual import Family, VirtualRunner, families, long_run, search, true_throughput, truth_of
 
 from instinct_fleet.capacity import knee_of, limit_of
 from instinct_fleet.load.level import Ask, Level
 from instinct_fleet.load.results import capacity_of, points_of
 from instinct_fleet.load.search import Outcome, SearchConfig, conclude, ladder, plan, pooled
 from instinct_fleet.load.stats import Estimate
-from support.simulator import Physics, even_lengths
-from support.virtual import Family, VirtualRunner, families, long_run, search, true_throughput, truth_of
 
 FAMILIES = {family.name: family for family in families()}
 
