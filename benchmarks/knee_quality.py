@@ -199,7 +199,8 @@ def main() -> int:
     for found in lives:
         print(
             f"live, 32 slots, 0.7 s a request: knee {found['knee']}, limit {found['limit']} ({found['verdict']}), "
-            f"{found['wall']:.0f} s wall, {found['cpu']:.2f} CPU-s, {found['levels']} levels, {found['requests']} requests"
+            f"{found['wall']:.0f} s wall, {found['cpu']:.2f} CPU-s, {found['levels']} levels, "
+            f"{found['requests']} requests"
         )
     if lives:
         missed += ["live: no run within 60 s"] * (min(r["wall"] for r in lives) > 60)

@@ -86,7 +86,9 @@ def _svg(figure: Figure, name: str, size: str) -> str:
     for variable, colour in _COLOURS.items():
         text = text.replace(colour, f"var(--{variable})")
     # Ids must be unique in the page, which holds several charts, each in two sizes.
-    text = re.sub(r'id="([a-z]+_\d+)"', rf'id="{name}-{size}-\1"', text)
+    text = re.sub(r'id="([^"]+)"', rf'id="{name}-{size}-\1"', text)
+    text = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{name}-{size}-\1"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-{size}-\1)", text)
     text = re.sub(r'<svg [^>]*viewBox="([^"]+)"[^>]*>', rf'<svg class="{size}" viewBox="\1" role="img">', text, count=1)
     return re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
 
@@ -154,9 +156,7 @@ def throughput(
                     linestyle=style,
                     label=f"{fit['name']} fit (guide)",
                 )
-        axes.plot(
-            x, y, color=_COLOURS["one"], marker="o", markeredgecolor=_COLOURS["paper"], gid=f"points-throughput-{size}"
-        )
+        axes.plot(x, y, color=_COLOURS["one"], marker="o", markeredgecolor=_COLOURS["paper"], gid="points")
         if intervals and key == "output_token_rate":
             for c, v in zip(x, y, strict=True):
                 low, high = intervals.get(str(int(c)), (None, None))
@@ -192,7 +192,7 @@ def latency(points: Sequence[Point], *, metric: str, label: str, marks: Marks, s
                 marker=shape,
                 markeredgecolor=_COLOURS["paper"],
                 label=tail,
-                gid=f"points-{metric}-{tail}-{size}",
+                gid=f"points-{tail}",
             )
             drawn += y
             concurrencies = x
