@@ -14,7 +14,9 @@ from rich.table import Table
 
 from instinct_fleet.capacity import HEADROOM, ResultError, Results, capacity_key, read_results, record
 from instinct_fleet.cli import DONE, FINDINGS, UsageError
+from instinct_fleet.load.fits import guides
 from instinct_fleet.model import Capacity, Point, sort_findings, to_json
+from instinct_fleet.report import render
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -31,6 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--headroom", type=share, default=HEADROOM, help="taken off the knee (default: %(default)s)")
     parser.add_argument("--instance", default="", help="name of the instance, for the record")
     parser.add_argument("--key", help="key of what was measured (default: a hash of model and tool versions)")
+    parser.add_argument("--report", type=Path, metavar="FILE.html", help="also write the report, one file")
     parser.add_argument("--json", action="store_true", help="print the capacity record as one JSON document")
     parser.set_defaults(run=run)
 
@@ -129,6 +132,8 @@ def run(args: argparse.Namespace) -> int:
         # A sweep that did not trust itself stays without a number, however good its points look.
         capacity = _without_number(capacity, "; ".join(f.message for f in inconclusive))
     findings = sort_findings(results.findings)
+    if args.report:
+        _write_report(args.report, results, capacity)
     if args.json:
         print(json.dumps({**to_json(capacity), "findings": to_json(findings)}, indent=2))
     else:
@@ -145,6 +150,22 @@ def run(args: argparse.Namespace) -> int:
             if capacity.note:
                 console.print(f"Note: {capacity.note}")
     return DONE if capacity.knee is not None else FINDINGS
+
+
+def _write_report(path: Path, results: Results, capacity: Capacity) -> None:
+    document = {
+        "title": f"Load test of {results.model or 'an unnamed model'}",
+        "capacity": to_json(capacity),
+        "settings": {"model": results.model},
+        "fits": [
+            to_json(f)
+            for f in guides([(p.concurrency, p.output_token_rate or 0.0) for p in capacity.points if p.counts])
+        ],
+    }
+    try:
+        path.write_text(render(document), encoding="utf-8")
+    except OSError as exc:
+        raise UsageError(f"--report: {exc}; expected a file that can be written") from exc
 
 
 def _without_number(capacity: Capacity, note: str) -> Capacity:

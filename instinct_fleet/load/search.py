@@ -14,7 +14,8 @@ The way it goes:
    meets the objective, and it meets the objective itself. The next probe lies between two bounds that hold for every
    closed system whose response time grows with load: the ray through the last failing level (throughput per request
    cannot rise) and the straight line of response time between the two.
-4. Both sides of the boundary are measured again until two levels *confirm* each of them.
+4. Both sides of the boundary are measured again until two levels *confirm* each of them; where the curve is so flat
+   that noise could move the knee by more than the resolution, the knee and the best level are measured longer.
 
 The knee is the smallest measured concurrency that passes. Curve fits never decide anything.
 """
@@ -368,6 +369,22 @@ def _confirm(view: _View) -> Ask | None:
     return None
 
 
+def _refine(view: _View) -> Ask | None:
+    """Measure best and knee longer where the curve is so flat that their noise moves the knee by more than allowed."""
+    config, knee, best = view.config, view.knee, view.best
+    if knee is None or best is None or knee is best:
+        return None
+    slope = _elasticity(view.points, knee, up=False)
+    if not slope or math.hypot(knee.throughput.relative, best.throughput.relative) / slope <= config.resolution:
+        return None
+    open_ends = [p for p in (knee, best) if len(p.levels) < config.agree + 2]
+    if not open_ends:
+        return None
+    worst = max(open_ends, key=lambda p: p.throughput.relative)
+    precision = max(0.005, 0.7 * config.resolution * slope)
+    return _ask(config, worst.concurrency, "confirm", precision=precision, finest=precision)
+
+
 def _unclear(view: _View) -> Ask | None:
     """Measure again where too few requests were seen to tell whether the objective is met."""
     config = view.config
@@ -378,18 +395,24 @@ def _unclear(view: _View) -> Ask | None:
 
 
 def _elasticity(points: Sequence[Pooled], at: Pooled, *, up: bool) -> float | None:
-    """Return by how many per cent throughput changes a per cent of concurrency, between ``at`` and a distant point."""
-    far = [
-        p
-        for p in points
-        if p.throughput.value > 0
-        and (p.concurrency >= 1.15 * at.concurrency if up else p.concurrency <= at.concurrency / 1.15)
-    ]
-    if not far:
-        return None
-    other = far[0] if up else far[-1]
-    rise = math.log(other.throughput.value / at.throughput.value)
-    return max(0.0, rise / math.log(other.concurrency / at.concurrency))
+    """Return by how many per cent throughput changes a per cent of concurrency, on one side of ``at``.
+
+    It is the slope to a point at least 15 % away. A distant one below would promise too steep a curve, since curves
+    flatten on their way up: beyond a factor of 1.5 the slope on the other side is averaged in.
+    """
+    measured = [p for p in points if p.throughput.value > 0]
+    above = next((p for p in measured if p.concurrency >= 1.15 * at.concurrency), None)
+    below = next((p for p in reversed(measured) if p.concurrency <= at.concurrency / 1.15), None)
+
+    def slope(other: Pooled | None) -> float | None:
+        if other is None:
+            return None
+        rise = math.log(other.throughput.value / at.throughput.value)
+        return max(0.0, rise / math.log(other.concurrency / at.concurrency))
+
+    if up or below is None or above is None or below.concurrency * 1.5 >= at.concurrency:
+        return slope(above if up else below)
+    return ((slope(above) or 0.0) + (slope(below) or 0.0)) / 2
 
 
 def knee_interval(points: Sequence[Pooled], best: Pooled, knee: Pooled, config: SearchConfig) -> tuple[int, int]:
@@ -432,10 +455,11 @@ def _drift(points: Sequence[Pooled]) -> str | None:
             continue
         low = min(levels, key=lambda level: level.throughput.value).throughput
         high = max(levels, key=lambda level: level.throughput.value).throughput
-        if high.low > low.high * 1.05:
+        # Few batches know little of a server with moods: their interval may miss by more.
+        if high.low > low.high * (1.05 if min(low.df, high.df) >= 7 else 1.15):
             return (
                 f"concurrency {point.concurrency} gave {low.value:.0f} and {high.value:.0f} tokens/s: the server "
-                "changed while it was measured; expected repeats whose intervals are at most 5 % apart"
+                "changed while it was measured; expected repeats whose intervals nearly touch"
             )
     return None
 
@@ -544,6 +568,8 @@ def plan(history: Sequence[Level], config: SearchConfig) -> Ask | Outcome:
         or _boundary_probe(view)
         or _confirm(view)
     )
+    if ask_or_none is None and seconds < 0.5 * config.budget_seconds and len(usable(history)) < 0.6 * config.max_levels:
+        ask_or_none = _refine(view)  # a wish, not a need: half of the budget is enough for it
     if ask_or_none is None:
         return conclude(history, config)
     goal = {"bracket": "the bracket was closed", "confirm": "the boundary was confirmed"}.get(

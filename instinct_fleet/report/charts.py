@@ -69,7 +69,10 @@ def _figure(size: str, salt: str) -> Iterator[tuple[Figure, Axes]]:
         "ytick.labelcolor": _COLOURS["ink"],
         "figure.facecolor": "none",
         "axes.facecolor": "none",
-        "legend.frameon": False,
+        "legend.facecolor": _COLOURS["paper"],
+        "legend.edgecolor": "none",
+        "legend.framealpha": 0.85,
+        "legend.fancybox": False,
         "lines.linewidth": 2,
         "lines.markersize": 6,
     }
@@ -197,9 +200,10 @@ def latency(points: Sequence[Point], *, metric: str, label: str, marks: Marks, s
             drawn += y
             concurrencies = x
         if drawn and min(drawn) > 0 and max(drawn) > 20 * min(drawn):
-            from matplotlib.ticker import FuncFormatter, NullFormatter  # noqa: PLC0415 - as above
+            from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415 - as above
 
             axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
             axes.yaxis.set_minor_formatter(NullFormatter())
         else:

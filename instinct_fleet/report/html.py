@@ -47,7 +47,9 @@ def _drawings(document: Mapping[str, Any]) -> list[dict[str, str]]:
         ),
         (
             "Time to first token",
-            "From the moment a client was free to ask, so its own queue is included.",
+            "From the moment a client was free to ask, so its own queue is included."
+            if document.get("levels")
+            else "As the result files give it.",
             {
                 s: charts.latency(points, metric="ttft", label="time to first token", marks=marks, size=s)
                 for s in charts.SIZES

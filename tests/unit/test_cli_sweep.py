@@ -201,6 +201,10 @@ def test_knee_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["knee", str(path)]) == 0
     out = capsys.readouterr().out
     assert "Knee 4, limit 3" in out
+    assert main(["knee", str(path), "--report", str(tmp_path / "r.html")]) == 0
+    assert "limit 3" in (tmp_path / "r.html").read_text()
+    assert main(["knee", str(path), "--report", str(tmp_path / "none" / "r.html")]) == 2
+    capsys.readouterr()
     assert main(["knee", str(path), "--ttft-p99-ms", "100"]) == 1
     assert "No knee" in capsys.readouterr().out
 
