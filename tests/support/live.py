@@ -12,7 +12,7 @@ from typing import Any
 from instinct_fleet.load.client import Endpoint
 from instinct_fleet.load.dataset import body_of, random_prompts
 from instinct_fleet.load.driver import Driver
-from instinct_fleet.load.level import Level, Limits
+from instinct_fleet.load.level import Ask, Level, LevelRun, Limits
 from instinct_fleet.load.search import Outcome, SearchConfig, plan
 from instinct_fleet.load.session import sweep
 from support.simulator import Physics, ServerConfig, SimServer, serving
@@ -34,6 +34,21 @@ class Bench:
     server: SimServer
     driver: Driver
     endpoint: Endpoint
+
+    async def ladder(self, steps: list[int], *, seconds: float = 1.0) -> list[tuple[Level, float]]:
+        """Measure each step; return it with the tokens/s that the server counted in the same window by its clock."""
+        found = []
+        for step in steps:
+            seen: list[LevelRun] = []
+            self.driver._on_progress = seen.append
+            ask = Ask(step, "ladder", precision=0.0, finest=0.0, min_seconds=seconds, max_seconds=seconds)
+            level = await self.driver.measure(ask)
+            begin, end = seen[-1].begin, seen[-1].now
+            assert begin is not None
+            times = [(at, made) for at, made in self.server.truth.token_times if begin <= at <= end]
+            made = sum(made for _, made in times[1:])
+            found.append((level, made / (times[-1][0] - times[0][0])))
+        return found
 
     async def search(self, config: SearchConfig = QUICK) -> tuple[Outcome, tuple[Level, ...]]:
         """Run the whole search."""
