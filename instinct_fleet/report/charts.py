@@ -42,6 +42,7 @@ class Marks:
     objective_ms: float | None = None
 
 
+#: A point as plain data. Only those that count are drawn; the caller leaves out the others.
 Point = Mapping[str, Any]
 
 
@@ -130,7 +131,7 @@ def _mark(axes: Axes, marks: Marks) -> None:
 
 
 def _series(points: Sequence[Point], key: str) -> tuple[list[float], list[float]]:
-    pairs = [(float(p["concurrency"]), float(p[key])) for p in points if p.get("counts") and p.get(key) is not None]
+    pairs = [(float(p["concurrency"]), float(p[key])) for p in points if p.get(key) is not None]
     return [c for c, _ in pairs], [v for _, v in pairs]
 
 
@@ -143,8 +144,7 @@ def throughput(
     fits: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """Draw requests/s (or output tokens/s when every point knows it) by concurrency, with intervals and fits."""
-    counting = [p for p in points if p.get("counts")]
-    key = "output_token_rate" if counting and all(p.get("output_token_rate") for p in counting) else "request_rate"
+    key = "output_token_rate" if all(p.get("output_token_rate") for p in points) else "request_rate"
     with _figure(size, "throughput") as (figure, axes):
         x, y = _series(points, key)
         top = max(y, default=1.0)
@@ -227,7 +227,7 @@ def latency(points: Sequence[Point], *, metric: str, label: str, marks: Marks, s
 
 def breakdown(points: Sequence[Point], *, size: str) -> str:
     """Draw where the time of a median request goes: until the first token, and the tokens after it."""
-    rows = [p for p in points if p.get("counts") and p.get("ttft_p50_ms") is not None and p.get("e2e_p50_ms")]
+    rows = [p for p in points if p.get("ttft_p50_ms") is not None and p.get("e2e_p50_ms")]
     with _figure(size, "breakdown") as (figure, axes):
         places = range(len(rows))
         first = [float(p["ttft_p50_ms"]) / 1e3 for p in rows]

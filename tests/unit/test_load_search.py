@@ -85,7 +85,11 @@ def test_hard_slots_of_any_size(slots: int) -> None:
     assert outcome.verdict == "pass"
     assert outcome.knee is not None
     assert true <= outcome.knee <= max(true, math.ceil(true * 1.031))
-    assert len([x for x in history if x.purpose != "warmup"]) <= 14
+    measured = [x.concurrency for x in history if x.purpose != "warmup"]
+    assert len(measured) <= 14
+    below = max((c for c in measured if c < outcome.knee), default=None)
+    assert measured.count(outcome.knee) >= 2
+    assert below is None or measured.count(below) >= 2
 
 
 @pytest.mark.parametrize("half", [20, 60, 200])
