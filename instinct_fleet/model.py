@@ -173,19 +173,27 @@ class Point:
 
 @dataclass(frozen=True)
 class Capacity:
-    """The measured limit of one instance. ``key`` ties it to what was measured; another key means it is stale."""
+    """The measured limit of one instance. ``key`` ties it to what was measured; another key means it is stale.
+
+    ``ttft_slo_ms`` is None when throughput alone decided. ``verdict`` is ``pass``, ``fail``, ``inconclusive`` or
+    ``lower bound only``; ``knee`` and ``limit`` are None unless it is ``pass`` or ``lower bound only``.
+    ``knee_interval`` is where the knee can be at 95 %, when it is known. ``simulated`` says that no real hardware ran.
+    """
 
     instance: str
     key: str
     knee: int | None
     limit: int | None
     headroom: float
-    ttft_slo_ms: float
+    ttft_slo_ms: float | None
     points: tuple[Point, ...]
     tool_versions: Mapping[str, str] = field(default_factory=dict)
     date: str = ""
     run_id: str = ""
     note: str = ""
+    verdict: str = ""
+    knee_interval: tuple[int, int] | None = None
+    simulated: bool = False
 
 
 def to_json(value: Any) -> Any:
