@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import resource
 import subprocess
@@ -121,8 +122,8 @@ def one_round(args: argparse.Namespace, cores: list[int]) -> dict[str, Any]:
     error = {q: ((quantile(measured, q) or 0.0) - (quantile(truth, q) or 0.0)) * 1e3 for q in (0.5, 0.99)}
     return {
         "tokens_per_second": level.throughput.value,
-        "us_per_token": spent / tokens * 1e6 if tokens else None,
-        "floor_us_per_token": floor_cpu / floor_tokens * 1e6,
+        "us_per_token": spent / tokens * 1e6 if tokens else math.nan,
+        "floor_us_per_token": floor_cpu / floor_tokens * 1e6 if floor_tokens else math.nan,
         "core_share": spent / wall,
         "ttft_p50_ms": (level.ttft_p50 or 0) * 1e3,
         "ttft_p50_error_ms": error[0.5],

@@ -126,7 +126,7 @@ def live(runs: int) -> list[dict[str, Any]]:
         server.wait()
         results.append(
             {
-                "verdict": outcome.verdict,
+                "verdict": "; ".join([outcome.verdict, *outcome.reasons]),
                 "knee": outcome.knee,
                 "limit": outcome.limit,
                 "wall": wall,
