@@ -48,7 +48,7 @@ from instinct_fleet.load.results import (
     rules,
 )
 from instinct_fleet.load.search import Outcome, SearchConfig, conclude, ladder, plan, pooled, pooled_ttft
-from instinct_fleet.load.session import Planner, Preflight, find_model, interleave, preflight, sweep
+from instinct_fleet.load.session import Planner, Preflight, find_model, interleave, preflight, require_idle, sweep
 from instinct_fleet.model import to_json
 from instinct_fleet.report import render
 
@@ -130,6 +130,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     trust = parser.add_argument_group("when not to believe a level")
     trust.add_argument("--max-lag-ms", type=positive, default=5.0, metavar="MS", help="event loop, p99 (%(default)s)")
     trust.add_argument("--no-server-metrics", action="store_true", help="do not compare with /metrics")
+    trust.add_argument(
+        "--require-idle", type=positive, metavar="S", help="refuse when the server takes other traffic within S seconds"
+    )
     out = parser.add_argument_group("results")
     out.add_argument("--output-dir", type=Path, metavar="DIR", help="default: artifacts/sweep-<date>")
     out.add_argument("--instance", default="", help="name of the instance, for the record")
@@ -392,6 +395,8 @@ async def _search(
 ) -> tuple[Preflight, str, tuple[Ask | Outcome, tuple[Level, ...], bool]]:
     _stop_on_sigterm()
     endpoint = dataclasses.replace(endpoint, model=await find_model(endpoint))
+    if args.require_idle:
+        await require_idle(endpoint, args.require_idle)
     found = await preflight(endpoint, fixed_length=not args.natural_end, timeout=args.request_timeout)
     driver = _driver(args, endpoint, found, progress)
     result = await sweep(driver, _planner(args, config), on_level=keep, budget_seconds=config.budget_seconds)
@@ -463,7 +468,8 @@ def _document(
     interrupted: bool,
 ) -> dict[str, Any]:
     versions = {"instinct-fleet": __version__, "vllm": found.version or "unknown"}
-    provenance = {"model": found.model, "vllm": found.version, **dict(args.provenance)}
+    # Whoever says what was measured says all of it, so that the key can be computed beforehand.
+    provenance = dict(args.provenance) or {"model": found.model, "vllm": found.version}
     capacity = capacity_of(
         history,
         outcome,

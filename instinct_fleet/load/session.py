@@ -12,7 +12,10 @@ from instinct_fleet.load.client import Client, Endpoint, EndpointError, Record, 
 from instinct_fleet.load.dataset import Prompt, Ratio, body_of, measured_ratio, words
 from instinct_fleet.load.driver import Driver
 from instinct_fleet.load.level import Ask, Level
+from instinct_fleet.load.metrics import ServerState, parse_metrics
 from instinct_fleet.load.search import Outcome
+
+HTTP_OK = 200
 
 Planner = Callable[[Sequence[Level]], Ask | Outcome]
 OnLevel = Callable[[Level], None]
@@ -67,6 +70,34 @@ async def server_version(endpoint: Endpoint) -> str | None:
         return None
     version = document.get("version") if status == 200 and isinstance(document, dict) else None
     return str(version) if version else None
+
+
+async def require_idle(endpoint: Endpoint, seconds: float) -> None:
+    """Watch the server's own counters for some seconds and refuse when anybody else uses it.
+
+    Raises:
+        EndpointError: requests run, or some came meanwhile, or the server does not say.
+    """
+    first: float | None = None
+    deadline = clock() + seconds
+    while True:
+        status, body = await fetch(endpoint, "/metrics")
+        state = parse_metrics(body.decode("utf-8", "replace")) if status == HTTP_OK else ServerState()
+        if state.requests is None or state.queue_count is None:
+            raise EndpointError(
+                f"{endpoint.base_url}: /metrics does not say how many requests run (HTTP {status}), expected vLLM's "
+                "counters; without them nobody can tell whether it takes traffic"
+            )
+        first = state.queue_count if first is None else first
+        came = state.queue_count - first
+        if state.requests or came:
+            raise EndpointError(
+                f"{endpoint.base_url}: it takes traffic: {state.requests:.0f} requests run or wait and {came:.0f} came "
+                f"within {seconds:g} s, expected none; drain it first"
+            )
+        if clock() >= deadline:
+            return
+        await asyncio.sleep(0.25)
 
 
 async def preflight(endpoint: Endpoint, *, fixed_length: bool, timeout: float = 120.0) -> Preflight:
