@@ -88,10 +88,9 @@ def place(
     found: list[Finding] = [f for instance in wanted for f in instance_findings(instance)]
     placed: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
     free = {gpu.index for gpu in topology.gpus}
-    reserved = {gpu for instance in wanted for gpu in instance.gpus or ()}
     # The most constrained first: named GPUs, then the largest, since small ones fit the gaps that large ones leave.
     for instance in sorted(wanted, key=lambda i: (i.gpus is None, -i.world_size, i.name)):
-        choice = _chosen(node, instance, free - reserved) if instance.gpus is None else _named(node, instance)
+        choice = _chosen(node, instance, free) if instance.gpus is None else _named(node, instance)
         found.extend(choice.findings)
         if choice.gpus:
             placed[instance.name] = (choice.gpus, choice.reasons)

@@ -107,10 +107,17 @@ def test_a_pipeline_may_cross_hives_stage_by_stage() -> None:
 
 
 def test_short_links_are_preferred_where_weights_differ() -> None:
-    profile = mi250x_8gcd()
-    near = {frozenset(pair) for pair, link in profile.pairs.items() if link.weight == 15}
-    unit, _result = single(topology(profile), 2)
-    assert frozenset(unit.gpus) in near
+    node = topology(mi250x_8gcd())
+    near = {(0, 5): 15, (0, 1): 45}
+    links = tuple(replace(k, weight=near.get((k.a, k.b), 30)) for k in node.links)
+    # Both on one NUMA node, so that only the weight can decide.
+    one = replace(node, links=links, gpus=tuple(replace(g, numa_node=0) for g in node.gpus))
+    assert single(one, 2)[0].gpus == (0, 5)
+
+
+def test_one_node_counts_before_filling_gaps() -> None:
+    node = topology(replace(mi300x_8(), numa=(0, 1, 2, 2, 2, 2, 2, 2), nodes=tuple(map(NodeProfile, "012"))))
+    assert single(node, 2)[0].gpus == (2, 3)
 
 
 def test_a_pair_that_lost_its_link_is_worked_around() -> None:
