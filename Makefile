@@ -34,6 +34,9 @@ lint: setup ## Check style, types and playbooks
 unit: setup ## Run the unit tests
 	@python -m pytest -n 2
 
+unit-all: ## Run the unit tests on Python 3.12 and 3.13 too, where these are installed (Ansible runs on the first only)
+	@$(BENCH) unit-all
+
 nightly: setup ## Run the long tests: tens of thousands of damaged tool outputs
 	@python -m pytest -n 2 -m nightly
 

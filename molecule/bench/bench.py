@@ -174,6 +174,41 @@ def setup() -> None:
     stamp.write_text(wanted)
 
 
+def interpreter(version: str) -> str | None:
+    """Return a Python of this minor version, from PATH or from pyenv, or None."""
+    found = shutil.which(f"python{version}")
+    if found and ask([found, "--version"]).returncode == 0:
+        return found
+    known = ask(["pyenv", "versions", "--bare"]).stdout.split() if shutil.which("pyenv") else []
+    for name in known:
+        if name.startswith(f"{version}."):
+            path = Path(ask(["pyenv", "prefix", name]).stdout.strip()) / "bin/python"
+            return str(path) if path.exists() else None
+    return None
+
+
+def unit_all() -> None:
+    """Run the unit tests of the package on the other Pythons that it supports, without Ansible."""
+    text = (REPO / "pyproject.toml").read_text()
+    needs = [
+        need for need in re.findall(r'^    "([^"]+)",$', text, re.M) if not re.match(r"(ansible|molecule|pre-)", need)
+    ]
+    for version in ("3.12", "3.13"):
+        python = interpreter(version)
+        if python is None:
+            say(f"Python {version} is not on this machine: the unit tests were not run on it")
+            continue
+        place = CACHE / f"venv-{version}"
+        run(f"making an environment for Python {version}", [python, "-m", "venv", str(place)])
+        run(f"installing for Python {version}", [str(place / "bin/python"), "-m", "pip", "install", "-q", *needs])
+        say(f"unit tests on Python {version}")
+        if (
+            subprocess.run([str(place / "bin/python"), "-m", "pytest", "-n", "2"], cwd=REPO, check=False).returncode
+            != 0
+        ):
+            raise BenchError(f"the unit tests fail on Python {version}")
+
+
 def mirror() -> list[str]:
     """Return the mirror for mmdebstrap, and nothing where mmdebstrap's own choice is right."""
     if MIRROR:
@@ -401,7 +436,7 @@ def main() -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("setup", "image", "models", "demo"):
+    for name in ("setup", "image", "models", "demo", "unit-all"):
         commands.add_parser(name)
     one = commands.add_parser("up")
     one.add_argument("name")
@@ -424,6 +459,8 @@ def main() -> int:
         elif args.command == "up":
             install_packages()
             up(args.name, address=args.address, profile=args.profile)
+        elif args.command == "unit-all":
+            unit_all()
         elif args.command == "down":
             down(args.names)
         else:
