@@ -46,35 +46,54 @@ PACKAGES = [
     "openssh-server",
     "pciutils",
     "procps",
-    "python3-minimal",
+    "python3",
     "systemd",
     "systemd-sysv",
     "udev",
 ]
 #: KVM may be there and hang (nested virtualisation); emulation works everywhere.
 ACCELERATOR = os.environ.get("BENCH_MACHINE_ACCEL", "tcg,thread=multi")
-CPUS_PER_NODE = 2
+CPUS_PER_NODE = 1
 MIB_PER_NODE = 1536
 BOOT_TIMEOUT = 300
 #: Beside what the profile has: speed under emulation. NUMA balancing would move pages while tests look at them.
 CMDLINE = (
-    "root=/dev/vda rw console=ttyS0 loglevel=4 systemd.show_status=no mitigations=off random.trust_cpu=on "
+    "rdinit=/bench-init console=ttyS0 loglevel=4 systemd.show_status=no mitigations=off random.trust_cpu=on "
     "tsc=reliable numa_balancing=disable iommu=pt pci=realloc=off"
 )
 
-#: Written before packages are installed, so that the one initramfs that is built holds three modules, not hundreds.
+#: Written before packages are installed, so that the one initramfs that is built holds four modules, not hundreds. Its
+#: own init waits for no udev: under emulation that saves most of the time between the kernel and systemd.
 BEFORE_PACKAGES = r"""
 mkdir -p "$1/etc/initramfs-tools/conf.d" "$1/etc/initramfs-tools/hooks"
 printf 'MODULES=list\nCOMPRESS=gzip\n' > "$1/etc/initramfs-tools/conf.d/bench.conf"
-printf '#!/bin/sh\n[ "$1" = prereqs ] && exit 0\n. /usr/share/initramfs-tools/hook-functions\nmanual_add_modules virtio_pci virtio_blk ext4\n' \
-    > "$1/etc/initramfs-tools/hooks/bench"
+cat > "$1/etc/initramfs-tools/hooks/bench" <<'HOOK'
+#!/bin/sh
+[ "$1" = prereqs ] && exit 0
+. /usr/share/initramfs-tools/hook-functions
+manual_add_modules virtio_pci virtio_blk virtio_net ext4
+cat > "$DESTDIR/bench-init" <<'INIT'
+#!/bin/sh
+mkdir -p /proc /sys /dev /root
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+modprobe -a virtio_pci virtio_blk virtio_net ext4
+until [ -b /dev/vda ] && [ -b /dev/vdb ]; do sleep 0.1; done
+mount -t ext4 /dev/vda /root
+mount -t ext4 -o ro /dev/vdb /root/opt/replay
+mount -o move /dev /root/dev
+umount /sys
+umount /proc
+exec run-init /root /sbin/init < /root/dev/console > /root/dev/console 2>&1
+INIT
+chmod 0755 "$DESTDIR/bench-init"
+HOOK
 chmod 0755 "$1/etc/initramfs-tools/hooks/bench"
 """
 #: The machine reaches nothing and is reached by SSH alone. The seed disk is the machine's own; this image is shared.
 AFTER_PACKAGES = r"""
-printf '/dev/vdb /opt/replay ext4 ro 0 0\n' > "$1/etc/fstab"
 mkdir -p "$1/opt/replay"
-printf '[Match]\nType=ether\n[Network]\nAddress=10.0.2.15/24\nLinkLocalAddressing=no\n' > "$1/etc/systemd/network/10-bench.network"
 printf 'UsePAM no\nUseDNS no\nPrintMotd no\nHostKey /etc/ssh/ssh_host_ed25519_key\nAuthorizedKeysFile /opt/replay/authorized_keys\n' \
     > "$1/etc/ssh/sshd_config.d/bench.conf"
 rm -f "$1"/etc/ssh/ssh_host_rsa_key* "$1"/etc/ssh/ssh_host_ecdsa_key*
@@ -82,23 +101,45 @@ printf 'd /dev/dri 0755 root root -\nc /dev/kfd 0660 root render - 1:3\n' > "$1/
 for minor in 128 129 130 131 132 133 134 135; do
     printf 'c /dev/dri/renderD%s 0660 root render - 1:3\n' "$minor" >> "$1/etc/tmpfiles.d/bench.conf"
 done
-cat > "$1/etc/systemd/system/replay-root.service" <<'UNIT'
+cat > "$1/etc/systemd/system/bench-network.service" <<'UNIT'
 [Unit]
-Description=Lay the GPUs of the profile over this machine's own /sys
-RequiresMountsFor=/opt/replay
+Description=Give the one network card its address
+Before=network.target
 [Service]
 Type=oneshot
+ExecStart=/sbin/ip link set eth0 up
+ExecStart=/sbin/ip address replace 10.0.2.15/24 dev eth0
 RemainAfterExit=yes
-ExecStart=/usr/bin/python3 -S -I /opt/replay/bin/mirror-root /opt/replay/root /run/replay
 [Install]
 WantedBy=multi-user.target
 UNIT
-chroot "$1" systemctl enable systemd-networkd.service ssh.service replay-root.service
-chroot "$1" systemctl mask getty.target serial-getty@ttyS0.service systemd-logind.service systemd-timesyncd.service \
-    systemd-networkd-wait-online.service systemd-pstore.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \
-    e2scrub_all.timer e2scrub_reap.service fstrim.timer systemd-tmpfiles-clean.timer systemd-random-seed.service \
-    systemd-journal-flush.service
-rm -f "$1"/etc/machine-id && : > "$1/etc/machine-id"
+cat > "$1/etc/systemd/system/bench-replay.service" <<'UNIT'
+[Unit]
+Description=Lay the GPUs of the profile over this machine's own /sys
+[Service]
+Type=oneshot
+ExecStart=/usr/bin/python3 -S -I /opt/replay/bin/mirror-root /opt/replay/root /run/replay
+RemainAfterExit=yes
+[Install]
+WantedBy=multi-user.target
+UNIT
+chroot "$1" systemctl enable bench-network.service bench-replay.service ssh.service
+# Nothing here is hot-plugged, kept or logged in to, and each unit costs a second or more under emulation.
+chroot "$1" systemctl mask getty.target systemd-logind.service systemd-timesyncd.service systemd-networkd.service \
+    systemd-network-generator.service systemd-udevd.service systemd-udev-trigger.service systemd-udev-settle.service \
+    systemd-udevd-control.socket systemd-udevd-kernel.socket systemd-pstore.service systemd-random-seed.service \
+    systemd-journal-flush.service systemd-binfmt.service systemd-update-utmp.service systemd-update-utmp-runlevel.service \
+    systemd-machine-id-commit.service systemd-sysusers.service systemd-firstboot.service \
+    proc-sys-fs-binfmt_misc.automount dev-hugepages.mount dev-mqueue.mount sys-kernel-debug.mount sys-kernel-tracing.mount \
+    sys-kernel-config.mount sys-fs-fuse-connections.mount modprobe@.service kmod-static-nodes.service \
+    apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer \
+    systemd-tmpfiles-clean.timer
+mkdir -p "$1/etc/systemd/system-generators"
+for path in "$1"/lib/systemd/system-generators/*; do
+    ln -s /dev/null "$1/etc/systemd/system-generators/${path##*/}"
+done
+# Without a machine id systemd would take each boot for the first and apply every preset.
+printf '0123456789abcdef0123456789abcdef\n' > "$1/etc/machine-id"
 rm -rf "$1"/var/cache/apt/*.bin "$1"/var/lib/apt/lists/*
 """
 
@@ -125,6 +166,7 @@ def image() -> Path:
                 "--include=" + ",".join(PACKAGES),
                 # Half of the time of an installation is waiting for a disk that nobody will miss.
                 "--dpkgopt=force-unsafe-io",
+                "--skip=cleanup/reproducible",
                 *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale", "info")),
                 f"--essential-hook={BEFORE_PACKAGES}",
                 f"--customize-hook={after}",
@@ -160,7 +202,9 @@ def gpu_devices(profile: Any) -> list[str]:
     for number, (bdf, numa) in enumerate(zip(profile.bdfs, profile.numa, strict=True)):
         domain, bus, rest = bdf.split(":")
         if domain != "0000" or rest != "00.0" or numa is None:
-            raise BenchError(f"profile {profile.name} has a GPU at {bdf} on NUMA node {numa}; expected 0000:xx:00.0 and a node")
+            raise BenchError(
+                f"profile {profile.name} has a GPU at {bdf} on NUMA node {numa}; expected 0000:xx:00.0 and a node"
+            )
         root = int(bus, 16) - 1
         options += ["-device", f"pxb-pcie,id=root{number},bus_nr={root},numa_node={numa},bus=pcie.0"]
         options += ["-device", f"pcie-root-port,id=port{number},bus=root{number},chassis={number + 1}"]
@@ -173,13 +217,20 @@ def qemu(name: str, folder: Path, base: Path, profile: Any, *, ssh_port: int) ->
     nodes = len(profile.nodes)
     argv = ["qemu-system-x86_64", "-name", name, "-machine", "q35", "-accel", ACCELERATOR, "-cpu", "max"]
     argv += ["-nodefaults", "-no-user-config", "-display", "none", "-serial", f"file:{folder / 'console.log'}"]
-    argv += ["-smp", f"{nodes * CPUS_PER_NODE},sockets={nodes},cores={CPUS_PER_NODE},threads=1", "-m", f"{nodes * MIB_PER_NODE}M"]
+    argv += [
+        "-smp",
+        f"{nodes * CPUS_PER_NODE},sockets={nodes},cores={CPUS_PER_NODE},threads=1",
+        "-m",
+        f"{nodes * MIB_PER_NODE}M",
+    ]
     for node in range(nodes):
         first = node * CPUS_PER_NODE
         argv += ["-object", f"memory-backend-ram,size={MIB_PER_NODE}M,id=memory{node}"]
         argv += ["-numa", f"node,nodeid={node},cpus={first}-{first + CPUS_PER_NODE - 1},memdev=memory{node}"]
     for a in range(nodes):
-        argv += [o for b in range(a + 1, nodes) for o in ("-numa", f"dist,src={a},dst={b},val={profile.socket_distance}")]
+        argv += [
+            o for b in range(a + 1, nodes) for o in ("-numa", f"dist,src={a},dst={b},val={profile.socket_distance}")
+        ]
     argv += ["-kernel", str(base / "vmlinuz"), "-initrd", str(base / "initrd.img")]
     argv += ["-append", f"{CMDLINE} systemd.hostname={name}"]
     # Writes go to a file that QEMU removes when it ends; the image stays as it was built. Every device of the machine
@@ -189,7 +240,7 @@ def qemu(name: str, folder: Path, base: Path, profile: Any, *, ssh_port: int) ->
     argv += ["-drive", f"file={folder / 'seed.img'},format=raw,if=none,id=seed,read-only=on"]
     argv += ["-device", "virtio-blk-pci,drive=seed,bus=pcie.0,addr=4"]
     argv += ["-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{ssh_port}-:22"]
-    argv += ["-device", "virtio-net-pci,netdev=net,romfile=,bus=pcie.0,addr=5", "-device", "virtio-rng-pci,bus=pcie.0,addr=6"]
+    argv += ["-device", "virtio-net-pci,netdev=net,romfile=,bus=pcie.0,addr=5"]
     argv += [*gpu_devices(profile), "-daemonize", "-pidfile", str(folder / "pid")]
     return argv
 
@@ -198,8 +249,12 @@ def write_seed(name: str, folder: Path, profile: Any) -> None:
     """Write the machine's own disk: the replayed tools, the profile's tree, and the key that may log in."""
     tree = folder / "seed"
     bench.render(profile, tree)
-    shutil.copy(REPO / "molecule/replay/mirror-root", tree / "bin/mirror-root")
-    run(f"making a key for {name}", ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(folder / "key")])
+    for program in ("mirror-root", "vllm"):
+        shutil.copy(REPO / "molecule/replay" / program, tree / "bin" / program)
+    run(
+        f"making a key for {name}",
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(folder / "key")],
+    )
     shutil.copy(folder / "key.pub", tree / "authorized_keys")
     run(f"making the seed disk of {name}", make_disk(tree, folder / "seed.img", "16M"))
     shutil.rmtree(tree)
@@ -222,6 +277,9 @@ def write_ssh_config(name: str, folder: Path, base: Path, ssh_port: int) -> None
         "ConnectTimeout": 60,
         "ServerAliveInterval": 15,
     }
+    # One connection for all that follows. The path of a socket is short, or it is none.
+    if len(str(folder / "mux")) < 85:
+        options |= {"ControlMaster": "auto", "ControlPath": folder / "mux", "ControlPersist": 120}
     lines = [f"Host {name}", *(f"    {key} {value}" for key, value in options.items())]
     (folder / "ssh_config").write_text("\n".join(lines) + "\n")
 
@@ -253,7 +311,9 @@ def wait_for_ssh(name: str, folder: Path, ssh_port: int) -> None:
         if pid_of(folder) is None:
             raise BenchError(f"{name} ended while it booted; its console said last: {last!r}")
         if now - started > BOOT_TIMEOUT:
-            raise BenchError(f"{name} does not answer on 127.0.0.1:{ssh_port} after {BOOT_TIMEOUT} s; its console said last: {last!r}")
+            raise BenchError(
+                f"{name} does not answer on 127.0.0.1:{ssh_port} after {BOOT_TIMEOUT} s; its console said last: {last!r}"
+            )
         if now - said >= 5:
             said = now
             print(f"... booting {name}: {now - started:.0f} s  {last}", file=sys.stderr, flush=True)
@@ -281,7 +341,10 @@ def up(name: str, *, ssh_port: int, profile: str) -> None:
     run(f"starting {name}", qemu(name, folder, base, described, ssh_port=ssh_port), hint="Is the port free?")
     wait_for_ssh(name, folder, ssh_port)
     ssh = ["ssh", "-F", str(folder / "ssh_config"), name]
-    state = run(f"waiting for {name} to be up", [*ssh, "systemctl is-system-running --wait || systemctl --failed --plain --no-legend"])
+    state = run(
+        f"waiting for {name} to be up",
+        [*ssh, "systemctl is-system-running --wait || systemctl --failed --plain --no-legend"],
+    )
     if state.split()[:1] != ["running"]:
         raise BenchError(f"{name} is not running after its boot: {state}")
     say(f"{name} is up after {time.monotonic() - started:.0f} s")
