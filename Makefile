@@ -1,7 +1,9 @@
 # `make help` lists the targets from the comments behind them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-BENCH := python3 molecule/bench/bench.py
+# The system's Python: the project's own environment cannot make itself anew.
+PYTHON := $(shell command -v python3)
+BENCH := $(PYTHON) molecule/bench/bench.py
 BIN := .venv/bin
 SCENARIOS := $(patsubst molecule/%/molecule.yml,%,$(sort $(wildcard molecule/*/*/molecule.yml)))
 SCENARIO ?= default

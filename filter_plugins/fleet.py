@@ -17,7 +17,7 @@ except ImportError:
     # Ansible runs from a checkout without the package installed.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from instinct_fleet import runtime_sets, serving, wheelhouse
+from instinct_fleet import acceptance, benchmarking, runtime_sets, serving, wheelhouse
 
 ROLES = Path(__file__).resolve().parents[1] / "roles"
 
@@ -57,6 +57,16 @@ class FilterModule:
     def filters(self) -> Mapping[str, Callable[..., Any]]:
         """Return name -> filter."""
         functions: list[Callable[..., Any]] = [
+            acceptance.acceptance_table,
+            acceptance.bundle_archive,
+            acceptance.topology_verdict,
+            benchmarking.benchmark_files,
+            benchmarking.benchmark_jobs,
+            benchmarking.benchmark_problems,
+            benchmarking.capacity_files,
+            benchmarking.capacity_paths,
+            benchmarking.capacity_report,
+            benchmarking.regressions,
             serving.instance_problems,
             serving.missing_groups,
             serving.missing_packages,
@@ -71,7 +81,6 @@ class FilterModule:
             serving.serving_rows,
             serving.serving_table,
             serving.surplus_units,
-            serving.units_settled,
             serving.units_to_start,
             serving.unknown_inputs_text,
             serving.verify_failure_text,

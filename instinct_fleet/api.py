@@ -23,11 +23,26 @@ def as_filter(name: str, function: Callable[..., Any], error: type[Exception]) -
 
     def run(value: Any, *args: Any, **options: Any) -> Any:
         try:
-            return function(value, *args, **options)
+            return function(plain(value), *plain(args), **plain(options))
         except (ValueError, TypeError) as exc:
-            raise error(f"{name}: {exc}") from exc
+            # Ansible joins the texts of a chain of causes into one message, which would say everything twice.
+            raise error(f"{name}: {exc}") from None
 
     return run
+
+
+def plain(value: Any) -> Any:
+    """Return plain Python data for Ansible's lazy and tagged containers, whose items C code sees untemplated."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    if isinstance(value, bool) or value is None:
+        return value
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    return value
 
 
 def _mapping(value: Any, what: str) -> Mapping[str, Any]:
@@ -113,15 +128,20 @@ def place_instances(
     return document
 
 
-def serve_config(unit: Any, *, instance: Any, vllm_version: str | None = None) -> dict[str, Any]:
-    """Return the mapping that ``vllm serve --config`` reads for a unit."""
-    return serve_args.render_config(_one_instance(instance), unit_from_json(unit), vllm_version=vllm_version or None)
+def serve_config(unit: Any, *, for_instance: Any, vllm_version: str | None = None) -> dict[str, Any]:
+    """Return the mapping that ``vllm serve --config`` reads for a unit.
+
+    The option is not called ``instance``, which Ansible's own call of a filter uses.
+    """
+    return serve_args.render_config(
+        _one_instance(for_instance), unit_from_json(unit), vllm_version=vllm_version or None
+    )
 
 
 def serve_command(
     unit: Any,
     *,
-    instance: Any,
+    for_instance: Any,
     config_path: str,
     vllm_path: str = "/opt/vllm/bin/vllm",
     numactl_path: str | None = None,
@@ -129,7 +149,7 @@ def serve_command(
     """Return the argv that starts a unit."""
     return list(
         serve_args.command_line(
-            _one_instance(instance),
+            _one_instance(for_instance),
             unit_from_json(unit),
             config_path=config_path,
             vllm_path=vllm_path,

@@ -9,6 +9,7 @@ from typing import Any
 from instinct_fleet.findings import finding
 from instinct_fleet.model import Finding, Unit, sort_findings
 from instinct_fleet.parse.base import format_cpu_list, parse_cpu_list
+from instinct_fleet.placement import numactl_options
 
 #: vLLM's own process titles. A worker's rank is in its title: VLLM::Worker_TP1, or VLLM::Worker_PP0_TP1.
 WORKER = re.compile(r"VLLM::Worker\w*")
@@ -68,7 +69,8 @@ def verify(
 
 
 def _title(process: Mapping[str, Any]) -> str:
-    return f"{process.get('name') or ''} {process.get('cmdline') or ''}"
+    # The kernel cuts the name after 15 characters, which is just before the rank of a worker.
+    return f"{process.get('cmdline') or ''} {process.get('name') or ''}"
 
 
 def _label(process: Mapping[str, Any]) -> str:
@@ -111,17 +113,26 @@ def _cpus(unit: Unit, name: str, process: Mapping[str, Any]) -> Iterator[Finding
         yield finding("binding_cpus", name, f"{_label(process)} may run on CPUs {text}, planned {plan}")
 
 
+#: numactl option -> word in numa_maps.
+_POLICIES = {
+    "preferred": "prefer",
+    "preferred-many": "prefer",
+    "membind": "bind",
+    "interleave": "interleave",
+    "localalloc": "local",
+}
+
+
 def planned_policies(unit: Unit) -> tuple[frozenset[str], frozenset[str]]:
     """Return the memory policies that numa_maps may show: (of server and engine, of workers).
 
     numa_maps writes ``prefer:0`` (or ``prefer (many):0``), ``bind:0``, ``interleave:0-1`` and ``default``.
     """
     server = {"default"}
-    for option in unit.numactl[1:]:
-        word, _sep, value = option.partition("=")
-        if word in ("--preferred", "--membind", "--interleave"):
-            kind = {"--preferred": "prefer", "--membind": "bind", "--interleave": "interleave"}[word]
-            server = {f"{kind}:{_nodes(value)}"}
+    for option, value in numactl_options(unit.numactl[1:]):
+        kind = _POLICIES.get(option)
+        if kind is not None:
+            server = {kind if kind == "local" else f"{kind}:{_nodes(value)}"}
     if not unit.numa_bind_args:
         return frozenset(server), frozenset(server)
     # vLLM binds a worker to the node of its GPU, and the engine to the nodes of all its workers.
@@ -159,13 +170,18 @@ def _memory(unit: Unit, name: str, process: Mapping[str, Any]) -> Iterator[Findi
     plan = " or ".join(sorted(allowed))
     if not seen:
         yield finding("binding_unknown", name, f"{_label(process)}: memory policy not read, planned {plan}")
-    elif set(seen) <= allowed:
+    elif all(_fits(policy, allowed) for policy in seen):
         return
     elif _narrowed(unit, process) and set(seen) <= allowed | {p.replace("prefer:", "bind:") for p in allowed}:
         text = f"{_label(process)} has memory policy {', '.join(seen)}, planned {plan}: the right nodes, but strictly"
         yield finding("binding_memory_strict", name, text)
     else:
         yield finding("binding_memory", name, f"{_label(process)} has memory policy {', '.join(seen)}, planned {plan}")
+
+
+def _fits(policy: str, allowed: frozenset[str]) -> bool:
+    """Tell whether a policy is among the allowed ones; ``interleave:all`` allows any nodes."""
+    return policy in allowed or f"{policy.partition(':')[0]}:all" in allowed
 
 
 def _narrowed(unit: Unit, process: Mapping[str, Any]) -> bool:

@@ -13,7 +13,9 @@ from typing import Literal
 from instinct_fleet.model import Finding, Severity
 from instinct_fleet.parse.codes import COLLECTION
 
-Area = Literal["collection", "topology", "host", "fabric", "placement", "instance", "binding"]
+Area = Literal[
+    "collection", "topology", "host", "fabric", "placement", "instance", "binding", "device_code", "arguments", "memory"
+]
 
 #: Heading and introduction of each area in docs/findings.md, in the order in which they appear there.
 AREAS: dict[Area, tuple[str, str]] = {
@@ -28,6 +30,12 @@ AREAS: dict[Area, tuple[str, str]] = {
     "placement": ("Placement", "Which instance got which GPUs, and what could not be placed or bound."),
     "instance": ("Instance", "The inputs of one instance, where they are allowed but unwise."),
     "binding": ("Binding", "What a running unit really uses, against what placement planned for it."),
+    "device_code": ("Device code", "Which GPUs the installed files hold code for (`instinct-fleet codeobjects`)."),
+    "arguments": (
+        "Arguments",
+        "`vllm serve` arguments against the release that gets them (`instinct-fleet check-args`).",
+    ),
+    "memory": ("Memory", "Whether a model fits, and how much KV cache is left (`instinct-fleet fit`)."),
 }
 
 
@@ -78,13 +86,6 @@ def _codes() -> dict[str, Code]:
             "KFD's generation number was another one after reading than before it: a GPU was reset, partitioned or "
             "removed meanwhile.",
             "Collect again when no partition change, driver reload or GPU reset runs.",
-        ),
-        "collect_tool_failed": Code(
-            "collection",
-            "error",
-            "The tool ended with an error in place of data",
-            "It said why; the message holds that.",
-            "Run the command by hand as root and read its stderr and `dmesg | grep amdgpu`.",
         ),
         "simulated_hardware": Code(
             "collection",
@@ -710,7 +711,336 @@ def _codes() -> dict[str, Code]:
             "Set User= of the unit; role `vllm_serve` does.",
         ),
     }
-    return {**collection, **topology, **host, **fabric, **placement, **instance, **binding}
+    device_code = {
+        "codeobjects_missing": Code(
+            "device_code",
+            "error",
+            "A file holds code for other GPUs only",
+            "It would install and fail at the first kernel with `invalid device function`.",
+            "Build it with PYTORCH_ROCM_ARCH and GPU_ARCHS of the GPU, or install a build for it; `--allow-missing` "
+            "excuses files that are known not to be used.",
+        ),
+        "codeobjects_none": Code(
+            "device_code",
+            "error",
+            "No AMD device code at all",
+            "A CUDA or CPU build, or a package without its device extra. ROCm wheels of vLLM exist for Python 3.12 "
+            "only, and on another Python pip takes the CUDA wheel without a word.",
+            "Install the ROCm build of the package and, where it has one, its device extra.",
+        ),
+        "codeobjects_kpack_absent": Code(
+            "device_code",
+            "error",
+            "The archive with a file's device code is not there",
+            "ROCm 10 keeps device code in `.kpack` archives, which come with the device extra of a package.",
+            "Install the device extra, for example `torch[device-gfx942]`.",
+        ),
+        "codeobjects_damaged": Code(
+            "device_code",
+            "unknown",
+            "Device code that cannot be told",
+            "A bundle, code object or archive is truncated, damaged, or of a format that is not known.",
+            "Copy or build the file again and compare its checksum with the one of its package.",
+        ),
+        "codeobjects_unreadable": Code(
+            "device_code",
+            "unknown",
+            "A file cannot be read",
+            "Rights, a damaged wheel, or a broken disk.",
+            "Run as a user who may read it, or copy the file again.",
+        ),
+    }
+    arguments = {
+        "serve_args_unknown": Code(
+            "arguments",
+            "error",
+            "No such option",
+            "The release has no option of that name, and no other release that is known has one.",
+            "Write the option that the message names, or leave it out.",
+        ),
+        "serve_args_removed": Code(
+            "arguments",
+            "error",
+            "The option is gone",
+            "The release stops at the first option it does not know.",
+            "The message says what takes its place.",
+        ),
+        "serve_args_renamed": Code(
+            "arguments",
+            "error",
+            "The option has another name",
+            "The same value, under a new name.",
+            "Use the new name.",
+        ),
+        "serve_args_not_yet": Code(
+            "arguments",
+            "error",
+            "The option came later",
+            "The release is older than the option.",
+            "Leave it out, or run a newer vLLM.",
+        ),
+        "serve_args_never_valid": Code(
+            "arguments",
+            "error",
+            "Never an option, or never a value of it",
+            "It is often written, and no release took it.",
+            "The message says what was probably meant.",
+        ),
+        "serve_args_bad_value": Code(
+            "arguments",
+            "error",
+            "The value is of the wrong kind",
+            "The parser of the release refuses it.",
+            "Correct the value.",
+        ),
+        "serve_args_missing_value": Code(
+            "arguments",
+            "error",
+            "The option has no value",
+            "What follows it is another option, or nothing.",
+            "Give it a value.",
+        ),
+        "serve_args_positional": Code(
+            "arguments",
+            "error",
+            "A word that belongs to no option",
+            "Often the value of a switch that takes none.",
+            "Quote values that hold spaces, and check the option before it.",
+        ),
+        "serve_args_ineffective": Code(
+            "arguments",
+            "error",
+            "The option has no effect where it is",
+            "vLLM reads it and does something else than was meant: `numa-bind` in the file, `false` in the file before "
+            "0.28, `--config=FILE`.",
+            "Put it where the message says.",
+        ),
+        "serve_args_rocm": Code(
+            "arguments",
+            "error",
+            "Wrong on ROCm",
+            "The option, value or variable does harm or is not supported on AMD GPUs.",
+            "The message says what to use instead.",
+        ),
+        "serve_args_deprecated": Code(
+            "arguments",
+            "warning",
+            "About to go",
+            "The release still takes it.",
+            "Use what the message names, before an upgrade needs it.",
+        ),
+        "serve_args_abbreviated": Code(
+            "arguments",
+            "warning",
+            "An abbreviation",
+            "The parser takes any beginning that only one option has, until another option begins like it.",
+            "Write the whole name.",
+        ),
+        "serve_args_fragile": Code(
+            "arguments",
+            "warning",
+            "Taken by this release, not by others",
+            "It would stop an older or newer one.",
+            "Leave it out.",
+        ),
+        "serve_args_duplicate": Code(
+            "arguments",
+            "warning",
+            "Given more than once",
+            "The last one counts.",
+            "Give it once.",
+        ),
+        "serve_args_entry_point": Code(
+            "arguments",
+            "warning",
+            "Another way to start the server",
+            "`python -m vllm.entrypoints...` is deprecated; where the module is gone it is an error.",
+            "Start it with `vllm serve MODEL`.",
+        ),
+        "serve_args_environment": Code(
+            "arguments",
+            "warning",
+            "A variable that vLLM does not know",
+            "vLLM ignores it with a warning, or refuses to start with `--fail-on-environ-validation`.",
+            "Unset it, or use the option that took its place.",
+        ),
+        "serve_args_config": Code(
+            "arguments",
+            "unknown",
+            "The configuration file was not checked",
+            "It is not there, or no YAML map.",
+            "Run the check where the file is.",
+        ),
+        "serve_args_release_nearest": Code(
+            "arguments",
+            "info",
+            "Checked against a neighbouring release",
+            "The options of this very release were not extracted.",
+            "None needed, if nothing about the options changed in between.",
+        ),
+        "serve_args_release_unknown": Code(
+            "arguments",
+            "unknown",
+            "The release is not known",
+            "Its options were never extracted, so nothing was checked.",
+            "Name a known release, or add it with `tools/extract_serve_options.py`.",
+        ),
+    }
+    memory = {
+        "fit_weights": Code(
+            "memory",
+            "error",
+            "The weights do not fit",
+            "They alone need more than vLLM may use of a GPU.",
+            "Use the set-up or the checkpoint that the message names.",
+        ),
+        "fit_kv_cache": Code(
+            "memory",
+            "error",
+            "No room for one sequence",
+            "What weights and reserves leave holds no sequence of full length, so vLLM refuses to start.",
+            "Lower max-model-len, use an fp8 cache, or a larger TP.",
+        ),
+        "fit_kv_pool": Code(
+            "memory",
+            "error",
+            "The given cache does not fit",
+            "Weights, reserves and `--kv-cache-memory-bytes` together exceed the GPU.",
+            "Lower kv-cache-memory-bytes, or leave it out.",
+        ),
+        "fit_heads": Code(
+            "memory",
+            "error",
+            "Attention heads cannot be cut",
+            "Each GPU of a tensor group takes the same number of heads.",
+            "Use a TP that divides the heads.",
+        ),
+        "fit_kv_heads": Code(
+            "memory",
+            "error",
+            "KV heads can neither be cut nor repeated evenly",
+            "Each GPU needs the same number of KV heads.",
+            "Use a TP that divides them, or a multiple of them.",
+        ),
+        "fit_intermediate": Code(
+            "memory",
+            "error",
+            "A feed-forward width cannot be cut",
+            "Each GPU takes the same part.",
+            "Use a TP that divides the width; `--enable-expert-parallel` for experts.",
+        ),
+        "fit_quant_group": Code(
+            "memory",
+            "error",
+            "The cut goes through a block of quantised weights",
+            "The weights of a block share a scale, so a block has to stay whole. Where the kernels pad it is for "
+            "information.",
+            "Use a smaller TP, or `--enable-expert-parallel` for experts.",
+        ),
+        "fit_layers": Code(
+            "memory",
+            "error",
+            "More pipeline stages than layers",
+            "Each stage needs a layer.",
+            "Use a smaller PP.",
+        ),
+        "fit_gpus": Code(
+            "memory",
+            "error",
+            "Not enough GPUs",
+            "An instance takes TP x PP GPUs.",
+            "Lower them, or give the instance more GPUs.",
+        ),
+        "fit_model_len": Code(
+            "memory",
+            "error",
+            "Longer than the model allows",
+            "vLLM refuses to start.",
+            "Lower max-model-len.",
+        ),
+        "fit_argument": Code(
+            "memory",
+            "error",
+            "A number that makes no sense",
+            "No set-up can have it.",
+            "Correct the argument.",
+        ),
+        "fit_kv_repeated": Code(
+            "memory",
+            "warning",
+            "The cache is kept more than once",
+            "With more GPUs than KV heads, or with MLA, GPUs hold the same cache, so more of them hold no more.",
+            "Fewer GPUs an instance and more instances, or data parallel attention.",
+        ),
+        "fit_few_sequences": Code(
+            "memory",
+            "warning",
+            "Not all sequences have room at full length",
+            "When they all get long, some are put off and computed again.",
+            "Lower max-num-seqs or max-model-len.",
+        ),
+        "fit_weights_differ": Code(
+            "memory",
+            "warning",
+            "Checkpoint and configuration differ in size",
+            "They may not belong together.",
+            "See whether config.json belongs to these files.",
+        ),
+        "fit_config": Code(
+            "memory",
+            "unknown",
+            "No model configuration",
+            "The document is not a JSON object.",
+            "Give the config.json that lies next to the weights.",
+        ),
+        "fit_architecture": Code(
+            "memory",
+            "unknown",
+            "The architecture is not known",
+            "Its shapes are not in the table, so nothing was counted.",
+            "Judge its memory by a trial start, with `--max-model-len auto`.",
+        ),
+        "fit_missing_key": Code(
+            "memory",
+            "unknown",
+            "The configuration lacks a key",
+            "Without it the size cannot be told.",
+            "Take the config.json of the model as published.",
+        ),
+        "fit_bad_value": Code(
+            "memory",
+            "unknown",
+            "A value of the configuration is not usable",
+            "It is no number, or one that no model has.",
+            "Correct config.json.",
+        ),
+        "fit_quantisation": Code(
+            "memory",
+            "unknown",
+            "The quantisation is not known",
+            "What its weights take cannot be told from config.json.",
+            "Put the safetensors files next to config.json: their sizes count then.",
+        ),
+        "fit_kv_dtype": Code(
+            "memory",
+            "unknown",
+            "The type of the cache is not known",
+            "Its size cannot be told.",
+            "Use auto or fp8, or judge it by a trial start.",
+        ),
+    }
+    return {
+        **collection,
+        **topology,
+        **host,
+        **fabric,
+        **placement,
+        **instance,
+        **binding,
+        **device_code,
+        **arguments,
+        **memory,
+    }
 
 
 #: Code -> what it means.

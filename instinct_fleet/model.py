@@ -173,19 +173,27 @@ class Point:
 
 @dataclass(frozen=True)
 class Capacity:
-    """The measured limit of one instance. ``key`` ties it to what was measured; another key means it is stale."""
+    """The measured limit of one instance. ``key`` ties it to what was measured; another key means it is stale.
+
+    ``ttft_slo_ms`` is None when throughput alone decided. ``verdict`` is ``pass``, ``fail``, ``inconclusive`` or
+    ``lower bound only``; ``knee`` and ``limit`` are None unless it is ``pass`` or ``lower bound only``.
+    ``knee_interval`` is where the knee can be at 95 %, when it is known. ``simulated`` says that no real hardware ran.
+    """
 
     instance: str
     key: str
     knee: int | None
     limit: int | None
     headroom: float
-    ttft_slo_ms: float
+    ttft_slo_ms: float | None
     points: tuple[Point, ...]
     tool_versions: Mapping[str, str] = field(default_factory=dict)
     date: str = ""
     run_id: str = ""
     note: str = ""
+    verdict: str = ""
+    knee_interval: tuple[int, int] | None = None
+    simulated: bool = False
 
 
 def to_json(value: Any) -> Any:
@@ -213,7 +221,9 @@ def topology_from_json(document: Mapping[str, Any]) -> Topology:
                 Gpu(**{**gpu, "partition": Partition(**(gpu.get("partition") or {}))}) for gpu in document["gpus"]
             ),
             links=tuple(
-                Link(**{**link, "bandwidth_mbps": tuple(link["bandwidth_mbps"]) if link.get("bandwidth_mbps") else None})
+                Link(
+                    **{**link, "bandwidth_mbps": tuple(link["bandwidth_mbps"]) if link.get("bandwidth_mbps") else None}
+                )
                 for link in document["links"]
             ),
             numa=tuple(
@@ -231,9 +241,7 @@ def sort_findings(findings: Mapping[str, Finding] | tuple[Finding, ...] | list[F
     """Order findings worst first, then by subject and code, without repeats."""
     items = findings.values() if isinstance(findings, Mapping) else findings
     unique = {(f.severity, f.code, f.subject, f.message): f for f in items}
-    return tuple(
-        sorted(unique.values(), key=lambda f: (SEVERITIES.index(f.severity), f.subject, f.code, f.message))
-    )
+    return tuple(sorted(unique.values(), key=lambda f: (SEVERITIES.index(f.severity), f.subject, f.code, f.message)))
 
 
 def verdict(findings: tuple[Finding, ...] | list[Finding]) -> Verdict:

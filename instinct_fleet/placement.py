@@ -88,10 +88,9 @@ def place(
     found: list[Finding] = [f for instance in wanted for f in instance_findings(instance)]
     placed: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
     free = {gpu.index for gpu in topology.gpus}
-    reserved = {gpu for instance in wanted for gpu in instance.gpus or ()}
     # The most constrained first: named GPUs, then the largest, since small ones fit the gaps that large ones leave.
     for instance in sorted(wanted, key=lambda i: (i.gpus is None, -i.world_size, i.name)):
-        choice = _chosen(node, instance, free - reserved) if instance.gpus is None else _named(node, instance)
+        choice = _chosen(node, instance, free) if instance.gpus is None else _named(node, instance)
         found.extend(choice.findings)
         if choice.gpus:
             placed[instance.name] = (choice.gpus, choice.reasons)
@@ -461,7 +460,15 @@ def _several_nodes(node: _Node, instance: Instance, per_gpu: list[int], vllm_ver
 
 #: numactl options that take CPUs or memory away -> whether the value lists nodes.
 _RESTRICTING = {"cpunodebind": True, "membind": True, "physcpubind": False}
-_SHORT = {"N": "cpunodebind", "m": "membind", "C": "physcpubind"}
+_SHORT = {
+    "N": "cpunodebind",
+    "m": "membind",
+    "C": "physcpubind",
+    "i": "interleave",
+    "p": "preferred",
+    "P": "preferred-many",
+    "l": "localalloc",
+}
 
 
 def _own_numactl(
@@ -471,7 +478,9 @@ def _own_numactl(
     argv = instance.numactl or ()
     allowed, cpus = set(node.numa), set(all_cpus)
     try:
-        for option, value in _restrictions(argv):
+        for option, value in numactl_options(argv):
+            if option not in _RESTRICTING:
+                continue
             if _RESTRICTING[option]:
                 named = set(parse_cpu_list(value)) if value != "all" else set(node.numa)
                 allowed &= named
@@ -506,8 +515,8 @@ def _own_numactl(
     )
 
 
-def _restrictions(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield (long option, value) of the numactl options that restrict CPUs or memory."""
+def numactl_options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield (long option without dashes, value) of numactl's arguments; ``+`` before numbers is dropped."""
     words = iter(argv)
     for word in words:
         name, sep, value = word.partition("=")
@@ -517,7 +526,9 @@ def _restrictions(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
             option, value, sep = _SHORT[word[1]], word[2:].lstrip("="), "=" if len(word) > 2 else ""
         else:
             continue
-        if option in _RESTRICTING:
+        if option in ("localalloc", "all"):
+            yield option, ""
+        else:
             yield option, (value if sep else next(words, "")).lstrip("+")
 
 

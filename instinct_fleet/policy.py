@@ -654,16 +654,23 @@ def _environment(e: Evidence, _p: Policy) -> Iterator[Finding]:
 
 
 def _access_rights(e: Evidence, _p: Policy) -> Iterator[Finding]:
-    access: Mapping[str, Any] = e.facts.get("access", {})
-    user = access.get("user") or "vllm"
-    devices: Mapping[str, Mapping[str, Any]] = access.get("devices") or {}
+    section = e.facts.get("access")
+    access: Mapping[str, Any] = section if isinstance(section, Mapping) else {}
+    user = str(access.get("user") or "vllm")
+    listed = access.get("devices")
+    # A damaged bundle may hold anything here; what is not a device's state says nothing, which is unknown below.
+    devices: dict[str, Mapping[str, Any]] = {
+        str(path): state if isinstance(state, Mapping) else {"error": f"not examined ({state!r})"}
+        for path, state in (listed.items() if isinstance(listed, Mapping) else ())
+    }
     if (devices.get("/dev/kfd") or {"error": "not examined"}).get("error"):
         reason = (devices.get("/dev/kfd") or {}).get("error", "not examined")
         yield finding("kfd_missing", "/dev/kfd", f"{reason}, expected a device node that {user} may read and write")
     if not access.get("exists"):
         yield finding("service_user_absent", user, f"user {user} does not exist, its rights are not judged")
         return
-    groups = ", ".join(access.get("groups") or ()) or "none"
+    names = access.get("groups")
+    groups = ", ".join(map(str, names if isinstance(names, (list, tuple)) else ())) or "none"
     render = 0
     for path, state in sorted(devices.items()):
         render += path.startswith("/dev/dri/render")

@@ -198,17 +198,6 @@ def units_to_start(states: Mapping[str, Any], wanted: Sequence[str], *, changed:
     return waiting
 
 
-def units_settled(states: Mapping[str, Any], names: Sequence[str]) -> bool:
-    """Tell whether waiting longer is of no use: each unit is ready, or its start has failed."""
-    for name in names:
-        state = states.get(name) or {}
-        # auto-restart: the start failed and systemd waits before it tries again, which would hide the failure.
-        failed = state.get("ActiveState") == "failed" or state.get("SubState") == "auto-restart"
-        if state.get("ActiveState") != "active" and not failed:
-            return False
-    return True
-
-
 def running_findings(plan: Mapping[str, Any], states: Mapping[str, Any], *, user: str) -> list[dict[str, Any]]:
     """Return where the running processes of a node differ from the plan."""
     found: list[dict[str, Any]] = []
@@ -244,11 +233,15 @@ def verify_failure_text(result: Mapping[str, Any], *, host: str, units: Mapping[
 _EXCEPTION = re.compile(r"(?:^|\] |\s)((?:\w+\.)*\w*(?:Error|Exception|Interrupt)): (.+)$")
 
 
+#: How a compiler says what it lacks: a kernel is compiled at run time.
+_COMPILER = re.compile(r"(fatal error): (.+)$")
+
+
 def root_causes(journal: str, *, most: int = 3) -> list[str]:
     """Return the first exceptions that a log holds, without those that only say that another process failed."""
     causes: list[str] = []
     for line in journal.splitlines():
-        found = _EXCEPTION.search(line)
+        found = _EXCEPTION.search(line) or _COMPILER.search(line)
         if not found or line.lstrip().startswith("File "):
             continue
         text = f"{found.group(1)}: {found.group(2).strip()}"[:300]

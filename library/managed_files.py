@@ -44,13 +44,11 @@ options:
         description: Variables for this file's template.
         type: dict
       owner:
-        description: Name of the owner.
+        description: Name of the owner. Without it, the user that the task runs as, who is root on a node.
         type: str
-        default: root
       group:
-        description: Name of the group.
+        description: Name of the group. Without it, the group that the task runs as.
         type: str
-        default: root
       mode:
         description: Mode as a quoted octal number.
         type: str
@@ -277,8 +275,8 @@ def main():
                     "content": {"type": "str", "no_log": True},
                     "content_b64": {"type": "str", "no_log": True},
                     "vars": {"type": "dict", "no_log": True},
-                    "owner": {"type": "str", "default": "root"},
-                    "group": {"type": "str", "default": "root"},
+                    "owner": {"type": "str"},
+                    "group": {"type": "str"},
                     "mode": {"type": "str", "required": True},
                     "validate": {"type": "str"},
                     "secret": {"type": "bool", "default": False},
@@ -295,6 +293,8 @@ def main():
     entries = module.params["files"]
     seen = set()
     for entry in entries:
+        entry["owner"] = entry["owner"] or pwd.getpwuid(os.geteuid()).pw_name
+        entry["group"] = entry["group"] or grp.getgrgid(os.getegid()).gr_name
         if entry["dest"] in seen:
             module.fail_json(msg="%s is listed twice in files" % entry["dest"])
         seen.add(entry["dest"])

@@ -58,6 +58,10 @@ options:
     type: list
     elements: str
     default: []
+  settle:
+    description: Seconds to wait for start and stop jobs of O(units) to end before anything is read.
+    type: int
+    default: 0
 author:
   - instinct-fleet contributors (@instinct-fleet)
 attributes:
@@ -586,8 +590,28 @@ def read_units(names):
     return units
 
 
+def settle(names, seconds):
+    """Wait until systemd has no job left for the units: each start has ended well or badly.
+
+    A unit whose start failed and that will be tried again has no job meanwhile, so a failing start ends the wait.
+    """
+    deadline = time.monotonic() + seconds
+    while names and shutil.which("systemctl") and time.monotonic() < deadline:
+        process = subprocess.run(
+            ["systemctl", "show", "--no-pager", "--property=Job", "--", *names],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+        jobs = [line for line in process.stdout.decode().split() if line not in ("Job=", "Job=0")]
+        if not jobs:
+            return
+        time.sleep(1)
+
+
 def collect(params):
     """Return the whole document; see RETURN."""
+    settle(params["units"], params.get("settle", 0))
     started = time.monotonic()
     root = params["root"]
     proc = {}
@@ -647,6 +671,7 @@ def main():
             "paths": {"type": "list", "elements": "path", "default": []},
             "packages": {"type": "list", "elements": "str", "default": []},
             "units": {"type": "list", "elements": "str", "default": []},
+            "settle": {"type": "int", "default": 0},
         },
         supports_check_mode=True,
     )

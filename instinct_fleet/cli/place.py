@@ -133,17 +133,14 @@ def _command(instance: Instance, unit: Unit) -> tuple[str, ...]:
 def show(console: Console, topology: Topology, instances: tuple[Instance, ...], placement: Placement) -> None:
     """Print the plan for people: a table, then for each instance why and how, then the findings."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("instance", "GPUs", "HIP_VISIBLE_DEVICES", "NUMA", "CPUs", "URL", "VLLM_PORT"):
+    for column in ("instance", "GPUs", "NUMA nodes", "URL"):
         table.add_column(column, overflow="fold")
     for unit in placement.units:
         table.add_row(
             unit.instance,
             format_cpu_list(unit.gpus),
-            unit.hip_visible_devices,
             ",".join(map(str, unit.numa_nodes)) or "unknown",
-            format_cpu_list(unit.cpus) or "all",
             f"http://{unit.host}:{unit.port}",
-            str(unit.vllm_port),
         )
     if placement.units:
         console.print(table)
@@ -152,6 +149,9 @@ def show(console: Console, topology: Topology, instances: tuple[Instance, ...], 
         console.print(Text(unit.instance, style="bold"))
         for reason in unit.reasons:
             console.print(Text(f"  - {reason}"))
+        console.print(Text(f"  CPUs {format_cpu_list(unit.cpus) or 'all'}"))
+        devices = f"HIP_VISIBLE_DEVICES={unit.hip_visible_devices} VLLM_PORT={unit.vllm_port}"
+        console.print(Text(f"  {devices}"), soft_wrap=True)
         # One line, whatever the width: it is there to be copied.
         console.print(Text(f"  {shlex.join(_command(instance, unit))}"), soft_wrap=True)
     used = {gpu for unit in placement.units for gpu in unit.gpus}

@@ -26,7 +26,7 @@ class Parser(Protocol):
 
 
 #: Asked in this order; the first that knows the text reads it. Those with the most unmistakable marks come first.
-MODULES = ("rocm_smi", "rocminfo", "rccl", "kfd", "pci", "numa", "amd_smi")
+MODULES = ("rocm_smi", "rocminfo", "rccl", "fabric", "kfd", "pci", "numa", "amd_smi")
 
 #: First word of a command -> the module that reads its answer.
 COMMANDS = {

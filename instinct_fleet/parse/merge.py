@@ -372,7 +372,7 @@ class _Merger:
             )
 
     def _hip_id(self, name: str, index: int) -> int | None:
-        """HIP's number: KFD order is what the runtime follows; rocminfo only where it shows every GPU."""
+        """HIP's number: KFD order, which is trusted before rocminfo; that only where it shows every GPU."""
         told: list[_Said] = []
         for reading, numbers in zip(self.readings, self.numbers, strict=True):
             if reading.kind in _FILTERED and len(reading.gpus) != len(self.gpus):
@@ -382,7 +382,6 @@ class _Merger:
                 for g in reading.gpus
                 if g.hip_id is not None and index in numbers.get(g.index, ())
             ]
-        told.sort(key=lambda s: s.source != "kfd")
         value: int | None = self._agree(name, "HIP number", told)
         return value
 

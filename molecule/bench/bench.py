@@ -47,6 +47,7 @@ NODE_PACKAGES = [
     "numactl",
     "procps",
     "python3",
+    "python3-dev",
     "python3-venv",
     "systemd",
     "systemd-sysv",
@@ -174,6 +175,8 @@ def setup() -> None:
     stamp = VENV / "made-for"
     if stamp.is_file() and stamp.read_text() == wanted:
         return
+    if VENV.is_symlink():
+        raise BenchError(f"{VENV} is a link to {VENV.resolve()}, which would be emptied; remove the link and run again")
     say("making the virtual environment")
     run("making the virtual environment", [sys.executable, "-m", "venv", "--clear", str(VENV)])
     run(

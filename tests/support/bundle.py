@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import pickle
 import tempfile
 from pathlib import Path
 from types import ModuleType
@@ -44,8 +45,19 @@ def access(profile: Profile, user: str = "vllm") -> dict[str, Any]:
     }
 
 
+_rendered: dict[str, bytes] = {}
+
+
 def probe(profile: Profile, **changes: Any) -> dict[str, Any]:
-    """Return the bundle; ``changes`` replace whole sections."""
+    """Return the bundle; ``changes`` replace whole sections. Each call gives a copy that may be changed."""
+    key = repr(profile)
+    if key not in _rendered:  # writing and reading a tree of files takes a second
+        _rendered[key] = pickle.dumps(_render(profile))
+    bundle: dict[str, Any] = pickle.loads(_rendered[key])  # noqa: S301 - made three lines above
+    return bundle | changes
+
+
+def _render(profile: Profile) -> dict[str, Any]:
     module = node_probe()
     params = {
         "commands": [], "tool_paths": [], "timeout": 10, "service_user": "nobody", "files": [], "paths": [],
@@ -55,11 +67,10 @@ def probe(profile: Profile, **changes: Any) -> dict[str, Any]:
         render_sys.write_tree(profile, Path(folder))
         bundle: dict[str, Any] = module.collect({**params, "root": folder})
     answers = {**render_smi.render_commands(profile), **render_sys.render_commands(profile)}
-    bundle |= {
+    return bundle | {
         "hostname": profile.name,
         "simulated": False,
         "commands": {key: command(*answer) for key, answer in sorted(answers.items())},
         "access": access(profile),
         "environment": {},
     }
-    return bundle | changes

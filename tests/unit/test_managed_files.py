@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import subprocess
 import sys
 from pathlib import Path
@@ -15,12 +14,9 @@ from support.playbook import run_tasks
 # Ansible needs a working installation beside this Python; the unit tests of the package run without one.
 pytest.importorskip("ansible", reason="ansible is not installed for this Python")
 
-ME = pwd.getpwuid(os.getuid()).pw_name
-OWN = {"owner": ME, "group": ME}
-
 
 def task(files: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
-    return {"name": "files", "managed_files": {"files": [{**OWN, **f} for f in files], **options}}
+    return {"name": "files", "managed_files": {"files": files, **options}}
 
 
 def test_first_run_changes_second_run_does_not(tmp_path: Path) -> None:

@@ -157,20 +157,6 @@ def test_units_to_start_and_to_stop() -> None:
     assert serving.running_units(STATES, ["vllm-a.service", "vllm-d.service", "vllm-e.service"]) == ["vllm-a.service"]
 
 
-@pytest.mark.parametrize(
-    ("names", "settled"),
-    [
-        (["vllm-a.service"], True),
-        (["vllm-a.service", "vllm-b.service"], False),
-        (["vllm-a.service", "vllm-c.service"], True),
-        (["vllm-e.service"], False),
-        ([], True),
-    ],
-)
-def test_waiting_ends_when_ready_or_failed(names: list[str], settled: bool) -> None:
-    assert serving.units_settled(STATES, names) is settled
-
-
 def test_the_cause_is_named_before_its_echoes() -> None:
     journal = "\n".join(
         [

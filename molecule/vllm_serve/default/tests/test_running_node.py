@@ -1,0 +1,128 @@
+"""What the playbooks do to a node that serves: a second run is cheap, a benchmark is honest, a change needs consent."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[4]
+INVENTORY = Path(os.environ["MOLECULE_INVENTORY_FILE"]).parent
+NODE = "serve-default"
+testinfra_hosts = [f"podman://{NODE}"]
+
+
+def play(name: str, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
+    argv = ["ansible-playbook", str(REPO / "playbooks" / name), "-i", str(INVENTORY), *options]
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(REPO / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", **env}
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, cwd=REPO)
+
+
+def test_a_converged_run_is_five_operations(tmp_path: Path) -> None:
+    # node_probe, push_tree, managed_files, node_probe of the units, ask_instances. The project's limit for all of
+    # site.yml is 15; an operation more is a decision, not an accident.
+    (tmp_path / "hosts.ini").write_text(f"[gpu_nodes]\n{NODE} ansible_connection=counting_podman\n")
+    run = play(
+        "serve.yml",
+        "-i",
+        str(tmp_path),
+        COUNTING_FILE=str(tmp_path / "operations"),
+        ANSIBLE_CONNECTION_PLUGINS=str(REPO / "tests/support/connection_plugins"),
+    )
+    assert run.returncode == 0, run.stdout
+    assert "changed=0" in run.stdout
+    operations = (tmp_path / "operations").read_text().split()
+    assert len(operations) == 5, operations
+
+
+def test_a_change_under_a_running_instance_is_refused(host: Any) -> None:
+    before = host.file("/etc/vllm/tiny.yaml").sha256sum
+    run = play("serve.yml", "-e", json.dumps({"vllm_serve_start_timeout": 900, "vllm_serve_restart_allowed": False}))
+    assert run.returncode != 0
+    assert "would change while vllm-tiny.service is running; nothing was changed on this host" in run.stdout
+    assert "vllm_serve_restart_allowed=true" in run.stdout
+    assert host.file("/etc/vllm/tiny.yaml").sha256sum == before
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"vllm_serve_instnaces": []}, "vllm_serve_instnaces is not an input of the role"),
+        ({"vllm_serve_instances": [{"name": "a", "modle": "/m"}]}, "did you mean 'model'"),
+        ({"vllm_serve_instances": [{"name": "a", "model": "/m", "extra_args": {"swap-space": 4}}]}, "removed it in"),
+        (
+            {"vllm_serve_instances": [{"name": n, "model": "/m", "port": 8000} for n in ("a", "b")]},
+            "both have port 8000",
+        ),
+        ({"vllm_serve_instances": [{"name": "a", "model": "/m", "tensor_parallel_size": 16}]}, "16"),
+        ({"vllm_runtime_set": "nightly"}, "runtime set is 'nightly', expected one of"),
+        ({"topology_policy": "mi999"}, "mi999"),
+    ],
+)
+def test_wrong_inputs_stop_before_anything_changes(variables: dict[str, Any], message: str) -> None:
+    run = play("serve.yml", "-e", json.dumps(variables))
+    assert run.returncode != 0
+    assert message in run.stdout, run.stdout
+    assert "changed=0" in run.stdout
+    assert "Traceback" not in run.stdout + run.stderr
+
+
+BENCHMARK = {
+    "benchmark_ladder": [1, 4],
+    "benchmark_budget_seconds": 60,
+    # Client and server share this machine's cores, so the client may be late; what is tested is the role.
+    "benchmark_extra_args": ["--max-lag-ms", "2000", "--level-seconds", "5"],
+    "benchmark_api_key": "a-key-for-tests-only",
+}
+
+
+def test_a_benchmark_is_noted_once(host: Any, tmp_path: Path) -> None:
+    options = ["-e", json.dumps({**BENCHMARK, "benchmark_output_dir": str(tmp_path)})]
+    first = play("benchmark.yml", *options)
+    assert first.returncode == 0, first.stdout
+    assert "tiny: knee " in first.stdout
+    assert "Simulated hardware" in first.stdout
+    assert "a-key-for-tests-only" not in first.stdout
+    record = json.loads(host.file("/etc/ansible/facts.d/instinct_capacity_tiny.fact").content_string)
+    assert record["limit"] == max(1, int(record["knee"] * 0.8))
+    assert record["provenance"]["tp"] == "2"
+    results = tmp_path / f"{NODE}-tiny"
+    assert "simulated hardware" in (results / "report.html").read_text().lower()
+    assert not list(tmp_path.glob("*.key"))
+    again = play("benchmark.yml", *options)
+    assert again.returncode == 0, again.stdout
+    assert "still valid for what runs" in again.stdout
+    assert "changed=0" in again.stdout
+
+
+def test_an_instance_that_takes_traffic_is_not_measured(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def users() -> None:
+        body = {"model": "tiny", "prompt": "Q:", "max_tokens": 200, "ignore_eos": True}
+        headers = {"Content-Type": "application/json", "Authorization": "Bearer a-key-for-tests-only"}
+        while not stop.is_set():
+            request = urllib.request.Request(
+                "http://127.0.1.21:8000/v1/completions", json.dumps(body).encode(), headers
+            )
+            with urllib.request.urlopen(request, timeout=120) as response:
+                response.read()
+
+    thread = threading.Thread(target=users)
+    thread.start()
+    try:
+        variables = {**BENCHMARK, "benchmark_output_dir": str(tmp_path), "benchmark_again": True}
+        run = play("benchmark.yml", "-e", json.dumps(variables))
+    finally:
+        stop.set()
+        thread.join()
+    assert run.returncode != 0
+    assert "takes traffic" in run.stdout, run.stdout
+    assert "drain it first" in run.stdout
+    assert not list(tmp_path.glob("*.key"))

@@ -1,0 +1,146 @@
+"""Jobs, records, regressions and reports of role benchmark."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support import nodes
+from support.profile import PROFILES
+
+from instinct_fleet import benchmarking
+from instinct_fleet.model import to_json
+
+UNIT = {
+    "instance": "chat-70b",
+    "url": "http://127.0.0.1:8000",
+    "config": "model: x\n",
+    "tensor_parallel_size": 4,
+    "question": {"model": "llama"},
+}
+
+
+def jobs(
+    facts: dict[str, str] | None = None, unit: dict[str, Any] | None = None, **options: Any
+) -> list[dict[str, Any]]:
+    arguments: dict[str, Any] = {
+        "probe": {"paths": facts or {}, "simulated": True},
+        "topology": to_json(nodes.topology(PROFILES["mi300x_8"]())),
+        "vllm_version": "0.33.0",
+        "host": "n1",
+        "only": [],
+        "again": False,
+        "output_dir": "out",
+        "python": "python3",
+        "key_file": "",
+        "settings": {"ttft-p99-ms": 2000, "ladder": "", "require-idle": 3},
+        "extra": ["--seed", "1"],
+        **options,
+    }
+    return benchmarking.benchmark_jobs([unit or UNIT], **arguments)
+
+
+def capacity(rate: float, **changes: Any) -> dict[str, Any]:
+    points = [{"concurrency": 32, "output_token_rate": rate}]
+    record = {"knee": 32, "limit": 25, "headroom": 0.2, "ttft_slo_ms": 2000, "points": points, "date": "2026-01-01"}
+    return {**record, **changes}
+
+
+def measured(job: dict[str, Any], rate: float = 1000.0, **changes: Any) -> dict[str, Any]:
+    document = {"capacity": capacity(rate, **changes), "verdict": "pass", "reasons": ["because"]}
+    return {"item": job, "rc": 0, "stdout": json.dumps(document), "stderr": ""}
+
+
+def fact(job: dict[str, Any], rate: float = 1000.0) -> dict[str, str]:
+    (_folder, entry) = benchmarking.capacity_files([measured(job, rate)])
+    return {entry["dest"]: entry["content"]}
+
+
+def test_a_job_says_all_that_the_sweep_needs() -> None:
+    (job,) = jobs()
+    words = " ".join(job["argv"])
+    assert words.startswith("python3 -m instinct_fleet sweep --json --base-url http://127.0.0.1:8000 --model llama")
+    assert "--instance n1/chat-70b --output-dir out/n1-chat-70b --require-idle 3 --ttft-p99-ms 2000" in words
+    assert "--ladder" not in words
+    assert "--provenance tp=4" in words
+    assert words.endswith("--simulated --seed 1")
+    assert not job["fresh"]
+
+
+def test_the_key_is_in_a_file_and_never_in_the_words() -> None:
+    (job,) = jobs(key_file="out/n1.key")
+    assert job["argv"][job["argv"].index("--api-key-file") + 1] == "out/n1.key"
+    files = benchmarking.benchmark_files([job], output_dir="out", key_file="out/n1.key", api_key="sk-1")
+    assert files[-1] == {"dest": "out/n1.key", "content": "sk-1\n", "mode": "0600", "secret": True}
+    assert len(benchmarking.benchmark_files([job], output_dir="out", key_file="out/n1.key")) == 2
+
+
+def test_a_record_of_what_runs_is_fresh() -> None:
+    (job,) = jobs()
+    (again,) = jobs(fact(job))
+    assert again["fresh"]
+    assert not jobs(fact(job), again=True)[0]["fresh"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"config": "model: y\n"}, {"tensor_parallel_size": 8}, {"question": {"model": "qwen"}}],
+)
+def test_a_record_of_something_else_is_stale(change: dict[str, Any]) -> None:
+    (job,) = jobs()
+    assert not jobs(fact(job), unit={**UNIT, **change})[0]["fresh"]
+    assert not jobs(fact(job), vllm_version="0.34.0")[0]["fresh"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"knee": 1}', None])
+def test_a_record_that_cannot_be_read_is_none(text: str | None) -> None:
+    assert benchmarking.read_record(text) is None
+    assert not jobs({benchmarking.fact_path("chat-70b"): text or ""})[0]["fresh"]
+
+
+def test_only_the_named_instances() -> None:
+    assert jobs(only=["other"]) == []
+    assert len(jobs(only=["chat-70b"])) == 1
+
+
+def test_no_number_is_a_problem_with_its_reason() -> None:
+    (job,) = jobs()
+    refused = {"item": job, "rc": 2, "stdout": "", "stderr": "warning\ninstinct-fleet sweep: it takes traffic\n"}
+    assert benchmarking.benchmark_problems([refused]) == [
+        "instance chat-70b: the load test gave no result (exit code 2): instinct-fleet sweep: it takes traffic"
+    ]
+    undecided = measured(job, limit=None)
+    assert benchmarking.benchmark_problems([undecided]) == ["instance chat-70b: pass: because"]
+    assert benchmarking.benchmark_problems([measured(job)]) == []
+    assert len(benchmarking.capacity_files([refused, undecided])) == 1
+
+
+def test_slower_than_tolerated_is_a_regression() -> None:
+    (job,) = jobs()
+    (stale,) = jobs(fact(job, 1000.0), again=True)
+    assert benchmarking.regressions([stale], [measured(stale, 950.0)], tolerance=0.1) == []
+    (line,) = benchmarking.regressions([stale], [measured(stale, 850.0)], tolerance=0.1)
+    assert line == (
+        "instance chat-70b: 850 tokens/s at the knee, 15% less than the 1000 of 2026-01-01; at most 10% is tolerated"
+    )
+
+
+def test_the_report() -> None:
+    (job,) = jobs()
+    text = benchmarking.capacity_report([job], [measured(job)], tolerance=0.1, simulated=True)
+    assert text == (
+        "chat-70b: knee 32, limit 25 (TTFT p99 at most 2000 ms, headroom 20%; measured 2026-01-01)\n"
+        "Simulated hardware: these figures say nothing of a GPU."
+    )
+    (fresh,) = jobs(fact(job))
+    assert "still valid for what runs" in benchmarking.capacity_report([fresh], [], tolerance=0.1)
+    assert benchmarking.capacity_report([job], [], tolerance=0.1) == "chat-70b: not measured"
+
+
+def test_how_tensor_parallel_scales() -> None:
+    records = [{**capacity(rate), "provenance": {"model": "m", "tp": str(tp)}} for tp, rate in ((1, 100.0), (4, 320.0))]
+    assert benchmarking.tp_scaling(records) == [
+        "m: scaling efficiency against TP 1: TP 1 100 tokens/s (100%), TP 4 320 tokens/s (80%)"
+    ]
+    assert benchmarking.tp_scaling(records[:1]) == []
