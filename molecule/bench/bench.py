@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import hashlib
-import json
 import os
 import re
 import resource
@@ -268,7 +267,11 @@ def render(profile: Any, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "bin").mkdir(parents=True)
     outputs = {**render_smi.render_commands(profile), **render_sys.render_commands(profile)}
-    (folder / "outputs.json").write_text(json.dumps(outputs))
+    for call, (stdout, stderr, code) in outputs.items():
+        said = folder / "outputs" / call
+        said.mkdir(parents=True)
+        for name, text in (("stdout", stdout), ("stderr", stderr), ("code", str(code))):
+            (said / name).write_text(text)
     shutil.copy(REPO / "molecule/replay/replay", folder / "bin/replay")
     (folder / "bin/replay").chmod(0o755)
     render_sys.write_tree(profile, folder / "root")

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import tarfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,16 +137,22 @@ def test_the_machine_has_two_sockets_and_the_gpus_behind_them(host: Any) -> None
     ).splitlines()
     assert listing[:2] == ["10 32", "1"]
     devices = {line.split()[0]: line.split()[1:] for line in listing[3:]}
-    read = json.loads((Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "topology.json").read_text())
-    assert read["host"]["cmdline"] == listing[2].strip()
-    assert "iommu=pt" in read["host"]["cmdline"]
-    assert [(n["cpus"], n["distances"]) for n in read["numa"]] == [([0], [10, 32]), ([1], [32, 10])]
-    for (bus, node), gpu in zip(GPUS.items(), read["gpus"], strict=True):
+    [bundle] = (Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "bundles").glob(f"{NAME}-*.tar.gz")
+    with tarfile.open(bundle) as archive:
+        probe = json.load(archive.extractfile("probe.json") or pytest.fail("the bundle holds no probe.json"))
+    assert probe["proc"]["cmdline"] == listing[2] + "\n"
+    assert "iommu=pt" in listing[2]
+    assert {n: (v["cpulist"], v["distance"]) for n, v in probe["numa"].items()} == {
+        "0": ("0", "10 32"),
+        "1": ("1", "32 10"),
+    }
+    for bus, node in GPUS.items():
         bdf = f"0000:{bus}:00.0"
-        assert gpu["bdf"] == bdf
-        assert [str(gpu["numa_node"]), read["pci"][bdf]["path"]] == devices[bdf]
-        assert gpu["numa_node"] == node
-        assert len(Path(devices[bdf][1]).relative_to("/sys/devices").parts) == 3, "a root, a port and the GPU"
+        assert devices[bdf] == [
+            str(node),
+            f"/sys/devices/pci0000:{int(bus, 16) - 1:02x}/0000:{int(bus, 16) - 1:02x}:00.0/{bdf}",
+        ]
+        assert [probe["pci"][bdf]["numa_node"], probe["pci"][bdf]["path"]] == devices[bdf]
 
 
 def test_an_instance_in_each_socket_stays_there(host: Any) -> None:
