@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import hashlib
-import json
 import os
 import re
 import resource
@@ -24,6 +23,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 REPO = Path(__file__).resolve().parents[2]
 CACHE = REPO / ".cache"
@@ -52,6 +52,13 @@ NODE_PACKAGES = [
     "systemd-sysv",
 ]
 REPLAYED = ["amd-smi", "rocm-smi", "rocminfo", "lspci"]
+#: What makes a root file system ("$1", as mmdebstrap's hooks have it) that of a node: replayed tools, a marker, groups.
+SIMULATED_NODE = [
+    *(f'ln -s /opt/replay/bin/replay "$1/usr/local/bin/{tool}"' for tool in REPLAYED),
+    'echo "GPU tools are replayed from a profile" > "$1/etc/instinct-fleet-simulated"',
+    'chroot "$1" groupadd --system --force render',
+    'chroot "$1" groupadd --system --force video',
+]
 #: What the bench itself needs, by the program that shows it is there.
 HOST_PACKAGES = {"podman": "podman", "mmdebstrap": "mmdebstrap", "curl": "curl"}
 
@@ -140,6 +147,11 @@ def install_packages() -> None:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if ask([sys.executable, "-c", "import ensurepip, venv"]).returncode != 0:
         missing.append(f"python{version}-venv")
+    install(missing)
+
+
+def install(missing: list[str]) -> None:
+    """Install packages of this machine's distribution."""
     if not missing:
         return
     if os.geteuid() != 0:
@@ -225,10 +237,7 @@ def image() -> str:
     """Build the image of a node unless it is there, and return its name."""
     customize = "\n".join(
         [
-            *(f'ln -s /opt/replay/bin/replay "$1/usr/local/bin/{tool}"' for tool in REPLAYED),
-            'echo "GPU tools are replayed from a profile" > "$1/etc/instinct-fleet-simulated"',
-            'chroot "$1" groupadd --system --force render',
-            'chroot "$1" groupadd --system --force video',
+            *SIMULATED_NODE,
             # A getty and a clock have nothing to do in a container, and systemd must reach "running".
             'chroot "$1" systemctl mask getty.target console-getty.service systemd-timesyncd.service',
         ]
@@ -269,33 +278,51 @@ def online_cpus() -> list[int]:
     return cpus
 
 
-def render(node: str, profile_name: str) -> Path:
-    """Write what the replayed tools of a node print, and its /sys and /proc, and return the folder."""
+def load_profile(name: str) -> Any:
+    """Return a hardware profile of the test suite (a ``support.profile.Profile``)."""
     sys.path[:0] = [str(REPO / "tests"), str(REPO)]
-    from support import render_smi, render_sys
-    from support.profile import PROFILES, NodeProfile
+    from support.profile import PROFILES
 
-    if profile_name not in PROFILES:
-        raise BenchError(f"profile is {profile_name!r}, expected one of {', '.join(sorted(PROFILES))}")
-    profile = PROFILES[profile_name]()
+    if name not in PROFILES:
+        raise BenchError(f"profile is {name!r}, expected one of {', '.join(sorted(PROFILES))}")
+    return PROFILES[name]()
+
+
+def with_nodes(profile: Any, nodes: list[tuple[str, int]]) -> Any:
+    """Return a profile whose NUMA nodes have these CPU lists and bytes of memory."""
+    from support.profile import NodeProfile
+
+    return dataclasses.replace(profile, nodes=tuple(NodeProfile(cpus, size) for cpus, size in nodes))
+
+
+def render(profile: Any, folder: Path) -> None:
+    """Write what the replayed tools of a node print, and its /sys and /proc, into a new folder."""
+    from support import render_smi, render_sys
+
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "bin").mkdir(parents=True)
+    outputs = {**render_smi.render_commands(profile), **render_sys.render_commands(profile)}
+    for call, (stdout, stderr, code) in outputs.items():
+        said = folder / "outputs" / call
+        said.mkdir(parents=True)
+        for name, text in (("stdout", stdout), ("stderr", stderr), ("code", str(code))):
+            (said / name).write_text(text)
+    shutil.copy(REPO / "molecule/replay/replay", folder / "bin/replay")
+    (folder / "bin/replay").chmod(0o755)
+    render_sys.write_tree(profile, folder / "root")
+    (folder / "profile").write_text(profile.name + "\n")
+
+
+def nodes_here(profile: Any) -> list[tuple[str, int]]:
+    """Return the NUMA nodes of a profile as a container shows them: CPU list and bytes of memory of each."""
     # NUMA node 0 has this machine's own CPUs, so that binding to it is real; the others have numbers after them.
     real = online_cpus()
     nodes, following = [], max(real) + 1
     for number, numa in enumerate(profile.nodes):
         cpus = real if number == 0 else list(range(following, following + len(real)))
         following = max(following, max(cpus) + 1)
-        nodes.append(NodeProfile(",".join(map(str, cpus)), numa.mem_bytes))
-    profile = dataclasses.replace(profile, nodes=tuple(nodes))
-    folder = NODES / node
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "bin").mkdir(parents=True)
-    outputs = {**render_smi.render_commands(profile), **render_sys.render_commands(profile)}
-    (folder / "outputs.json").write_text(json.dumps(outputs))
-    shutil.copy(REPO / "molecule/replay/replay", folder / "bin/replay")
-    (folder / "bin/replay").chmod(0o755)
-    render_sys.write_tree(profile, folder / "root")
-    (folder / "profile").write_text(profile_name + "\n")
-    return folder
+        nodes.append((",".join(map(str, cpus)), numa.mem_bytes))
+    return nodes
 
 
 def up(node: str, *, address: str, profile: str) -> None:
@@ -306,7 +333,9 @@ def up(node: str, *, address: str, profile: str) -> None:
     if state == ["true", name] and stamp.is_file() and stamp.read_text().strip() == profile:
         return
     ask(["podman", "rm", "--force", "--time", "0", node])
-    folder = render(node, profile)
+    described = load_profile(profile)
+    folder = NODES / node
+    render(with_nodes(described, nodes_here(described)), folder)
     say(f"booting {node} ({profile}) at {address}")
     run(
         f"booting {node}",
@@ -350,10 +379,12 @@ def count_gpus(folder: Path) -> int:
 
 
 def down(names: list[str]) -> None:
-    """Remove nodes; without names every node, image and file of ours."""
+    """Remove nodes; without names every node, machine, image and file of ours."""
+    everything = not names
+    if everything:
+        run("removing the machines", [sys.executable, str(REPO / "molecule/bench/machine.py"), "down"])
     if not shutil.which("podman"):
         return
-    everything = not names
     listing = ["podman", "ps", "--all", "--filter", f"label={LABEL}", "--format", "{{.Names}}"]
     names = names or ask(listing).stdout.split()
     for name in names:

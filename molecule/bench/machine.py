@@ -1,0 +1,415 @@
+"""A two-socket machine for the test bench, emulated without KVM. Standard library only.
+
+    python3 molecule/bench/machine.py up NAME --ssh-port 22201 [--profile mi300x_8]
+    python3 molecule/bench/machine.py down [NAME...]            without a name: every machine, and the image
+
+Two NUMA nodes with a CPU, memory and distances of their own; for each GPU a PCIe root on the NUMA node of its socket,
+and in it a device at the GPU's address. numactl, /proc, /sys, the kernel command line and a reboot are real; the tools
+of AMD are replayed, as on the simulated nodes. `ssh -F .cache/machines/NAME/ssh_config NAME` opens a shell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import bench
+from bench import CACHE, REPO, BenchError, run, say
+
+IMAGES = CACHE / "machine-images"
+MACHINES = CACHE / "machines"
+#: What the machine needs on this host, by the program that shows it is there.
+HOST_PACKAGES = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "mmdebstrap": "mmdebstrap",
+    "mkfs.ext4": "e2fsprogs",
+    "ssh": "openssh-client",
+}
+PACKAGES = [
+    "curl",
+    "iproute2",
+    "kmod",
+    "linux-image-cloud-amd64",
+    "numactl",
+    "openssh-server",
+    "pciutils",
+    "procps",
+    "python3",
+    "systemd",
+    "systemd-sysv",
+    "udev",
+]
+#: KVM may be there and hang (nested virtualisation); emulation works everywhere.
+ACCELERATOR = os.environ.get("BENCH_MACHINE_ACCEL", "tcg,thread=multi")
+#: One is enough to tell the nodes apart. Two more virtual CPUs than real ones made a boot on two busy cores 200 s
+#: instead of 28 s, since they wait for each other.
+CPUS_PER_NODE = 1
+MIB_PER_NODE = 1536
+BOOT_TIMEOUT = 300
+#: Beside what the profile has: speed under emulation. NUMA balancing would move pages while tests look at them.
+CMDLINE = (
+    "rdinit=/bench-init console=ttyS0 loglevel=4 systemd.show_status=no mitigations=off random.trust_cpu=on "
+    "tsc=reliable numa_balancing=disable iommu=pt pci=realloc=off"
+)
+
+#: Written before packages are installed, so that the one initramfs that is built holds four modules, not hundreds. Its
+#: own init waits for no udev: under emulation that saves most of the time between the kernel and systemd.
+BEFORE_PACKAGES = r"""
+mkdir -p "$1/etc/initramfs-tools/conf.d" "$1/etc/initramfs-tools/hooks"
+printf 'MODULES=list\nCOMPRESS=gzip\n' > "$1/etc/initramfs-tools/conf.d/bench.conf"
+cat > "$1/etc/initramfs-tools/hooks/bench" <<'HOOK'
+#!/bin/sh
+[ "$1" = prereqs ] && exit 0
+. /usr/share/initramfs-tools/hook-functions
+manual_add_modules virtio_pci virtio_blk virtio_net ext4
+cat > "$DESTDIR/bench-init" <<'INIT'
+#!/bin/sh
+mkdir -p /proc /sys /dev /root
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+modprobe -a virtio_pci virtio_blk virtio_net ext4
+until [ -b /dev/vda ] && [ -b /dev/vdb ]; do sleep 0.1; done
+mount -t ext4 /dev/vda /root
+mount -t ext4 -o ro /dev/vdb /root/opt/replay
+mount -o move /dev /root/dev
+umount /sys
+umount /proc
+exec run-init /root /sbin/init < /root/dev/console > /root/dev/console 2>&1
+INIT
+chmod 0755 "$DESTDIR/bench-init"
+HOOK
+chmod 0755 "$1/etc/initramfs-tools/hooks/bench"
+"""
+#: The machine reaches nothing and is reached by SSH alone. The seed disk is the machine's own; this image is shared.
+AFTER_PACKAGES = r"""
+mkdir -p "$1/opt/replay"
+cat > "$1/etc/ssh/sshd_config.d/bench.conf" <<'SSHD'
+UsePAM no
+UseDNS no
+PrintMotd no
+HostKey /etc/ssh/ssh_host_ed25519_key
+AuthorizedKeysFile /opt/replay/authorized_keys
+SSHD
+rm -f "$1"/etc/ssh/ssh_host_rsa_key* "$1"/etc/ssh/ssh_host_ecdsa_key*
+printf 'd /dev/dri 0755 root root -\nc /dev/kfd 0660 root render - 1:3\n' > "$1/etc/tmpfiles.d/bench.conf"
+for minor in 128 129 130 131 132 133 134 135; do
+    printf 'c /dev/dri/renderD%s 0660 root render - 1:3\n' "$minor" >> "$1/etc/tmpfiles.d/bench.conf"
+done
+cat > "$1/etc/systemd/system/bench-network.service" <<'UNIT'
+[Unit]
+Description=Give the one network card its address
+Before=network.target
+[Service]
+Type=oneshot
+ExecStart=/sbin/ip link set eth0 up
+ExecStart=/sbin/ip address replace 10.0.2.15/24 dev eth0
+RemainAfterExit=yes
+[Install]
+WantedBy=multi-user.target
+UNIT
+cat > "$1/etc/systemd/system/bench-replay.service" <<'UNIT'
+[Unit]
+Description=Lay the GPUs of the profile over this machine's own /sys
+[Service]
+Type=oneshot
+ExecStart=/usr/bin/python3 -S -I /opt/replay/bin/mirror-root /opt/replay/root /run/replay
+RemainAfterExit=yes
+[Install]
+WantedBy=multi-user.target
+UNIT
+chroot "$1" systemctl enable bench-network.service bench-replay.service ssh.service
+# Nothing here is hot-plugged, kept or logged in to, and each unit costs a second or more under emulation.
+chroot "$1" systemctl mask getty.target systemd-logind.service systemd-timesyncd.service systemd-networkd.service \
+    systemd-network-generator.service systemd-udevd.service systemd-udev-trigger.service \
+    systemd-udev-settle.service systemd-udevd-control.socket systemd-udevd-kernel.socket systemd-pstore.service \
+    systemd-random-seed.service systemd-journal-flush.service systemd-binfmt.service systemd-update-utmp.service \
+    systemd-update-utmp-runlevel.service systemd-machine-id-commit.service systemd-sysusers.service \
+    systemd-firstboot.service proc-sys-fs-binfmt_misc.automount dev-hugepages.mount dev-mqueue.mount \
+    sys-kernel-debug.mount sys-kernel-tracing.mount sys-kernel-config.mount sys-fs-fuse-connections.mount \
+    modprobe@.service kmod-static-nodes.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \
+    e2scrub_all.timer e2scrub_reap.service fstrim.timer systemd-tmpfiles-clean.timer
+mkdir -p "$1/etc/systemd/system-generators"
+for path in "$1"/lib/systemd/system-generators/*; do
+    ln -s /dev/null "$1/etc/systemd/system-generators/${path##*/}"
+done
+# Without a machine id systemd would take each boot for the first and apply every preset.
+printf '0123456789abcdef0123456789abcdef\n' > "$1/etc/machine-id"
+rm -rf "$1"/var/cache/apt/*.bin "$1"/var/lib/apt/lists/*
+"""
+
+
+def image() -> Path:
+    """Build the disk, kernel and initramfs unless they are there, and return their folder."""
+    after = "\n".join(["set -e", *bench.SIMULATED_NODE, AFTER_PACKAGES])
+    recipe = hashlib.sha256(repr((bench.SUITE, PACKAGES, BEFORE_PACKAGES, after)).encode()).hexdigest()[:12]
+    folder = IMAGES / recipe
+    if (folder / "complete").is_file():
+        return folder
+    if os.geteuid() != 0:
+        raise BenchError("the machine's file system holds files of other users; run as root to build it")
+    say(f"building the machine image ({bench.SUITE})")
+    shutil.rmtree(IMAGES, ignore_errors=True)
+    tree = folder / "tree"
+    tree.mkdir(parents=True)
+    try:
+        run(
+            "building the machine image",
+            [
+                "mmdebstrap",
+                "--variant=minbase",
+                "--include=" + ",".join(PACKAGES),
+                # Half of the time of an installation is waiting for a disk that nobody will miss.
+                "--dpkgopt=force-unsafe-io",
+                "--skip=cleanup/reproducible",
+                *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale", "info")),
+                f"--essential-hook={BEFORE_PACKAGES}",
+                f"--customize-hook={after}",
+                bench.SUITE,
+                str(tree),
+                *bench.mirror(),
+            ],
+            hint="Is the mirror reachable? BENCH_DEBIAN_MIRROR names another.",
+        )
+        for pattern, name in (("vmlinuz-*", "vmlinuz"), ("initrd.img-*", "initrd.img")):
+            [found] = (tree / "boot").glob(pattern)
+            shutil.move(found, folder / name)
+        shutil.copy(tree / "etc/ssh/ssh_host_ed25519_key.pub", folder / "host_key.pub")
+        run("making the machine's disk", make_disk(tree, folder / "disk.img", "2G"))
+    finally:
+        shutil.rmtree(tree)
+    (folder / "complete").touch()
+    return folder
+
+
+def make_disk(tree: Path, disk: Path, size: str) -> list[str]:
+    """Return the command that writes a folder as a file system."""
+    # No journal: what is on these disks is never kept.
+    return ["mkfs.ext4", "-q", "-F", "-O", "^has_journal", "-d", str(tree), str(disk), size]
+
+
+def gpu_devices(profile: Any) -> list[str]:
+    """Return QEMU's options for a PCIe root on the right NUMA node, and a stand-in in it, for each GPU of a profile.
+
+    The device below a root port is on the bus after the root's own, so each GPU comes to its address in the profile.
+    """
+    options = []
+    for number, (bdf, numa) in enumerate(zip(profile.bdfs, profile.numa, strict=True)):
+        domain, bus, rest = bdf.split(":")
+        if domain != "0000" or rest != "00.0" or numa is None:
+            raise BenchError(
+                f"profile {profile.name} has a GPU at {bdf} on NUMA node {numa}; expected 0000:xx:00.0 and a node"
+            )
+        root = int(bus, 16) - 1
+        options += ["-device", f"pxb-pcie,id=root{number},bus_nr={root},numa_node={numa},bus=pcie.0"]
+        options += ["-device", f"pcie-root-port,id=port{number},bus=root{number},chassis={number + 1}"]
+        options += ["-device", f"pci-testdev,bus=port{number}"]
+    return options
+
+
+def qemu(name: str, folder: Path, base: Path, profile: Any, *, ssh_port: int) -> list[str]:
+    """Return the command line that boots a machine and leaves it in the background."""
+    nodes = len(profile.nodes)
+    argv = ["qemu-system-x86_64", "-name", name, "-machine", "q35", "-accel", ACCELERATOR, "-cpu", "max"]
+    argv += ["-nodefaults", "-no-user-config", "-display", "none", "-serial", f"file:{folder / 'console.log'}"]
+    argv += [
+        "-smp",
+        f"{nodes * CPUS_PER_NODE},sockets={nodes},cores={CPUS_PER_NODE},threads=1",
+        "-m",
+        f"{nodes * MIB_PER_NODE}M",
+    ]
+    for node in range(nodes):
+        first = node * CPUS_PER_NODE
+        argv += ["-object", f"memory-backend-ram,size={MIB_PER_NODE}M,id=memory{node}"]
+        argv += ["-numa", f"node,nodeid={node},cpus={first}-{first + CPUS_PER_NODE - 1},memdev=memory{node}"]
+    for a in range(nodes):
+        argv += [
+            o for b in range(a + 1, nodes) for o in ("-numa", f"dist,src={a},dst={b},val={profile.socket_distance}")
+        ]
+    argv += ["-kernel", str(base / "vmlinuz"), "-initrd", str(base / "initrd.img")]
+    argv += ["-append", f"{CMDLINE} systemd.hostname={name}"]
+    # Writes go to a file that QEMU removes when it ends; the image stays as it was built. Every device of the machine
+    # names its bus, since QEMU would put one that does not into the first GPU's root.
+    argv += ["-drive", f"file={base / 'disk.img'},format=raw,if=none,id=disk,snapshot=on"]
+    argv += ["-device", "virtio-blk-pci,drive=disk,bus=pcie.0,addr=3"]
+    argv += ["-drive", f"file={folder / 'seed.img'},format=raw,if=none,id=seed,read-only=on"]
+    argv += ["-device", "virtio-blk-pci,drive=seed,bus=pcie.0,addr=4"]
+    argv += ["-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{ssh_port}-:22"]
+    argv += ["-device", "virtio-net-pci,netdev=net,romfile=,bus=pcie.0,addr=5"]
+    argv += [*gpu_devices(profile), "-daemonize", "-pidfile", str(folder / "pid")]
+    return argv
+
+
+def write_seed(name: str, folder: Path, profile: Any) -> None:
+    """Write the machine's own disk: the replayed tools, the profile's tree, and the key that may log in."""
+    tree = folder / "seed"
+    bench.render(profile, tree)
+    for program in ("mirror-root", "vllm"):
+        shutil.copy(REPO / "molecule/replay" / program, tree / "bin" / program)
+    run(
+        f"making a key for {name}",
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(folder / "key")],
+    )
+    shutil.copy(folder / "key.pub", tree / "authorized_keys")
+    run(f"making the seed disk of {name}", make_disk(tree, folder / "seed.img", "16M"))
+    shutil.rmtree(tree)
+
+
+def write_ssh_config(name: str, folder: Path, base: Path, ssh_port: int) -> None:
+    """Write what ssh, Ansible and testinfra need to reach the machine: ``ssh -F FOLDER/ssh_config NAME``."""
+    kind, key, *_comment = (base / "host_key.pub").read_text().split()
+    (folder / "known_hosts").write_text(f"[127.0.0.1]:{ssh_port} {kind} {key}\n")
+    options = {
+        "HostName": "127.0.0.1",
+        "Port": ssh_port,
+        "User": "root",
+        "IdentityFile": folder / "key",
+        "IdentitiesOnly": "yes",
+        "UserKnownHostsFile": folder / "known_hosts",
+        "GlobalKnownHostsFile": "/dev/null",
+        # Cheap ones, since a handshake under emulation takes seconds.
+        "KexAlgorithms": "curve25519-sha256",
+        "ConnectTimeout": 60,
+        "ServerAliveInterval": 15,
+    }
+    # One connection for all that follows. The path of a socket is short, or it is none.
+    if len(str(folder / "mux")) < 85:
+        options |= {"ControlMaster": "auto", "ControlPath": folder / "mux", "ControlPersist": 120}
+    lines = [f"Host {name}", *(f"    {key} {value}" for key, value in options.items())]
+    (folder / "ssh_config").write_text("\n".join(lines) + "\n")
+
+
+def pid_of(folder: Path) -> int | None:
+    """Return the process of a machine, or None when it does not run. A number that another program got is not taken."""
+    try:
+        pid = int((folder / "pid").read_text())
+        argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+    except (OSError, ValueError):
+        return None
+    return pid if str(folder / "pid") in argv else None
+
+
+def wait_for_ssh(name: str, folder: Path, ssh_port: int) -> None:
+    """Wait until the machine's SSH server says its name. Shows a line of progress every five seconds."""
+    started = said = time.monotonic()
+    while True:
+        try:
+            with socket.create_connection(("127.0.0.1", ssh_port), timeout=2) as connection:
+                connection.settimeout(2)
+                if connection.recv(4) == b"SSH-":
+                    return
+        except OSError:
+            pass
+        now = time.monotonic()
+        console = (folder / "console.log").read_text("utf-8", "replace") if (folder / "console.log").exists() else ""
+        last = next((line for line in reversed(console.splitlines()) if line.strip()), "").strip()[-100:]
+        if pid_of(folder) is None:
+            raise BenchError(f"{name} ended while it booted; its console said last: {last!r}")
+        if now - started > BOOT_TIMEOUT:
+            raise BenchError(f"{name} does not answer after {BOOT_TIMEOUT} s; its console said last: {last!r}")
+        if now - said >= 5:
+            said = now
+            print(f"... booting {name}: {now - started:.0f} s  {last}", file=sys.stderr, flush=True)
+        time.sleep(0.3)
+
+
+def up(name: str, *, ssh_port: int, profile: str) -> None:
+    """Boot a machine unless it runs."""
+    base = image()
+    folder = MACHINES / name
+    wanted = f"{base.name} {profile} {ssh_port}\n"
+    stamp = folder / "booted"
+    if pid_of(folder) is not None and stamp.is_file() and stamp.read_text() == wanted:
+        return
+    stop(name)
+    folder.mkdir(parents=True)
+    nodes = len(bench.load_profile(profile).nodes)
+    cpus = [f"{n * CPUS_PER_NODE}-{(n + 1) * CPUS_PER_NODE - 1}" for n in range(nodes)]
+    described = bench.with_nodes(bench.load_profile(profile), [(c, MIB_PER_NODE << 20) for c in cpus])
+    described = dataclasses.replace(described, cmdline=CMDLINE)
+    write_seed(name, folder, described)
+    write_ssh_config(name, folder, base, ssh_port)
+    say(f"booting {name} ({profile}), SSH on 127.0.0.1:{ssh_port}")
+    started = time.monotonic()
+    run(f"starting {name}", qemu(name, folder, base, described, ssh_port=ssh_port), hint="Is the port free?")
+    wait_for_ssh(name, folder, ssh_port)
+    ssh = ["ssh", "-F", str(folder / "ssh_config"), name]
+    state = run(
+        f"waiting for {name} to be up",
+        [*ssh, "systemctl is-system-running --wait || systemctl --failed --plain --no-legend"],
+    )
+    if state.split()[:1] != ["running"]:
+        raise BenchError(f"{name} is not running after its boot: {state}")
+    say(f"{name} is up after {time.monotonic() - started:.0f} s")
+    stamp.write_text(wanted)
+
+
+def stop(name: str) -> None:
+    """End a machine and remove its files."""
+    folder = MACHINES / name
+    pid = pid_of(folder)
+    if pid is not None:
+        os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + 20
+        while pid_of(folder) == pid:
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def down(names: list[str]) -> None:
+    """Remove machines; without names every machine, and the image."""
+    everything = not names
+    if everything and MACHINES.is_dir():
+        names = sorted(entry.name for entry in MACHINES.iterdir())
+    for name in names:
+        stop(name)
+    if everything:
+        shutil.rmtree(IMAGES, ignore_errors=True)
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("image")
+    one = commands.add_parser("up")
+    one.add_argument("name")
+    one.add_argument("--ssh-port", type=int, required=True)
+    one.add_argument("--profile", default="mi300x_8")
+    commands.add_parser("down").add_argument("names", nargs="*")
+    args = parser.parse_args()
+    for value in [getattr(args, "name", ""), *getattr(args, "names", [])]:
+        if value and not re.fullmatch(r"[a-z0-9][a-z0-9-]*", value):
+            parser.error(f"name is {value!r}, expected lower case letters, digits and dashes")
+    try:
+        if args.command == "down":
+            down(args.names)
+            return 0
+        bench.install([package for program, package in HOST_PACKAGES.items() if not shutil.which(program)])
+        if args.command == "image":
+            image()
+        else:
+            up(args.name, ssh_port=args.ssh_port, profile=args.profile)
+    except BenchError as exc:
+        print(f"machine: {exc}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("machine: interrupted; `make demo-down` removes what was started", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
