@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
+
+pytest.importorskip("ansible", reason="ansible is not installed for this Python")
+
 from ansible.errors import AnsibleError
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.loader import filter_loader, init_plugin_loader

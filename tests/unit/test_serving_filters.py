@@ -11,6 +11,9 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
+
+pytest.importorskip("ansible", reason="ansible is not installed for this Python")
+
 from ansible.errors import AnsibleFilterError
 from support.public_models import LLAMA_405B
 
