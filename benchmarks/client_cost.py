@@ -1,6 +1,6 @@
 """What the client costs and how far its times are from the server's: tokens/s and TTFT error on one pinned core.
 
-The simulated server runs as its own process on another core, with a step of 10 ms; the client is pinned to one core.
+The simulated server runs as its own process on another core, with a step of 10 ms unless told; the client is pinned to one core.
 For each request the server knows the time from the arrival of the request to its first token by its own clock; the
 client's TTFT is compared with it, quantile by quantile. The floor is measured in the same run: a bare asyncio reader
 that only counts bytes, on the same server.
@@ -8,7 +8,7 @@ that only counts bytes, on the same server.
 Goals (exit 1 when the best of the rounds misses one): 20,000 tokens/s, TTFT off by at most 2 ms at p50 and 15 ms at
 p99.
 
-    python benchmarks/client_cost.py [--concurrency 220] [--seconds 5] [--rounds 3] [--no-uvloop] [--json]
+    python benchmarks/client_cost.py [--concurrency 220] [--itl-ms 10] [--seconds 5] [--rounds 3] [--no-uvloop]
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from instinct_fleet.load.stats import quantile  # noqa: E402
 OUTPUT = 64
 
 
-def start_server(slots: int, core: int | None) -> tuple[subprocess.Popen[str], int]:
+def start_server(slots: int, itl: float, core: int | None) -> tuple[subprocess.Popen[str], int]:
     """Start the simulated server on a core of its own; return it and its port."""
     command = [
         sys.executable,
         str(ROOT / "tests/support/simulator.py"),
         "--physics",
-        f"slots={slots},itl=0.01,prefill=0.0,prefill_budget=1000000",
+        f"slots={slots},itl={itl},prefill=0.0,prefill_budget=1000000",
         "--truth",
     ]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -102,7 +102,7 @@ async def bare(port: int, concurrency: int, seconds: float) -> tuple[float, floa
 def one_round(args: argparse.Namespace, cores: list[int]) -> dict[str, Any]:
     """Measure once on a fresh server."""
     factory = asyncio.new_event_loop if args.no_uvloop else new_event_loop
-    server, port = start_server(args.concurrency, cores[1] if len(cores) > 1 else None)
+    server, port = start_server(args.concurrency, args.itl_ms / 1e3, cores[1] if len(cores) > 1 else None)
     try:
         with asyncio.Runner(loop_factory=factory) as runner:
             level, spent, wall = runner.run(ours(port, args.concurrency, args.seconds))
@@ -110,7 +110,7 @@ def one_round(args: argparse.Namespace, cores: list[int]) -> dict[str, Any]:
         server.terminate()
         out, _ = server.communicate(timeout=60)
     truth = sorted(json.loads(out.splitlines()[-1])["first"])
-    server, port = start_server(args.concurrency, cores[1] if len(cores) > 1 else None)
+    server, port = start_server(args.concurrency, args.itl_ms / 1e3, cores[1] if len(cores) > 1 else None)
     try:
         with asyncio.Runner(loop_factory=factory) as runner:
             floor_cpu, floor_tokens = runner.run(bare(port, args.concurrency, min(3.0, args.seconds)))
@@ -138,6 +138,7 @@ def main() -> int:
     """Run and print; return 1 when a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--concurrency", type=int, default=220)
+    parser.add_argument("--itl-ms", type=float, default=10.0, help="step of the server (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-uvloop", action="store_true")

@@ -136,10 +136,10 @@ class Driver:
         intended = clock()
         while number < self._target and self.requests < self.max_requests:
             record = await self._one(intended)
-            intended = record.end
             if not record.ok:
                 await asyncio.sleep(BACKOFF)
-                intended = clock()
+            # What the worker itself loses between two requests shows as too few in flight, not as a slow server.
+            intended = clock()
 
     def _ramp(self, target: int) -> float:
         """Bring the number of workers to ``target``; return in how many seconds the last one starts."""

@@ -18,6 +18,7 @@ from instinct_fleet.load.client import (
     Client,
     Endpoint,
     EndpointError,
+    Inbox,
     Record,
     Stream,
     clock,
@@ -55,7 +56,7 @@ def feed(data: bytes, cuts: list[int] | None = None, *, eof: bool = False) -> tu
             seen.append("abort")
 
     async def go() -> tuple[Record, bool]:
-        stream = Stream(lambda _r, _t: seen.append("first"), lambda _t, _g: seen.append("chunk"))
+        stream = Stream(lambda _r, _t: seen.append("first"), lambda _t, _g: seen.append("chunk"), Inbox())
         stream.connection_made(Transport())  # type: ignore[arg-type]
         record = Record(clock())
         task = asyncio.create_task(stream.send(b"x", record, 5.0))
