@@ -5,16 +5,17 @@ Each function takes and returns plain lists and dictionaries, as Ansible's filte
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import yaml
 
-from instinct_fleet import binding, serve_args
+from instinct_fleet import arguments, binding, serve_args
 from instinct_fleet.api import as_topology, unit_from_json
 from instinct_fleet.instances import InstancesError, parse_instances
-from instinct_fleet.model import to_json
+from instinct_fleet.model import sort_findings, to_json
 from instinct_fleet.placement import place
 
 #: vLLM's workers get 30 s to free their VRAM (VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS); systemd must wait longer than
@@ -70,6 +71,7 @@ def serve_plan(
     """
     wanted = {i.name: i for i in parse_instances(instances)}
     result = place(as_topology(topology), list(wanted.values()), vllm_version=vllm_version)
+    findings = list(result.findings)
     units = []
     for unit in result.units:
         instance = wanted[unit.instance]
@@ -80,6 +82,9 @@ def serve_plan(
             instance, unit, config_path=config_path, vllm_path=vllm_path, numactl_path=numactl_path
         )
         config = serve_args.render_config(instance, unit, vllm_version=vllm_version)
+        # What this release's parser would refuse is known before anything stops (an unknown release only says so).
+        for item in arguments.check(config, version=vllm_version, environment=unit.env, in_config=True):
+            findings.append(dataclasses.replace(item, subject=f"{unit.instance} {item.subject}"))
         # Through the shell, since systemd-analyze refuses a unit whose programs are only about to be written.
         ready = ["/bin/sh", f"{config_dir}/wait-ready", f"{url}/health", str(start_timeout)]
         test = instance.smoke_test
@@ -106,7 +111,7 @@ def serve_plan(
                 },
             }
         )
-    return {"units": units, "findings": to_json(result.findings)}
+    return {"units": units, "findings": to_json(sort_findings(findings))}
 
 
 def _systemd_assignment(name: str, value: str) -> str:

@@ -71,6 +71,14 @@ def test_an_instance_without_a_place_is_an_error_of_the_plan() -> None:
     assert serving.rejects(result["findings"], accept_unknown=True)
 
 
+def test_an_option_that_the_release_refuses_is_an_error_of_the_plan() -> None:
+    result = plan({**INSTANCE, "extra_args": {"max-num-sqs": 8}})
+    (item,) = serving.rejects(result["findings"], accept_unknown=True)
+    assert item["code"] == "serve_args_unknown"
+    assert "tiny" in item["subject"]
+    assert "--max-num-seqs" in item["message"]
+
+
 @pytest.mark.parametrize(
     ("argv", "text"),
     [
