@@ -15,6 +15,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from json.scanner import make_scanner
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
@@ -24,6 +25,8 @@ Api = Literal["completions", "chat"]
 FULL = frozenset({429, 503})
 
 clock = time.perf_counter
+#: What json.loads comes down to, without its looks at encodings: half the time, for every token.
+_scan = make_scanner(json.JSONDecoder())
 
 
 class EndpointError(Exception):
@@ -329,9 +332,11 @@ class Stream(asyncio.Protocol):
         self._line = lines.pop()
         for raw in lines:
             line = raw.rstrip(b"\r")
+            if not line:
+                continue
             if line.startswith(b"data:"):
                 self._event(line[5:].strip(), now, record)
-            elif line and not line.startswith((b":", b"event:", b"id:", b"retry:")):
+            elif not line.startswith((b":", b"event:", b"id:", b"retry:")):
                 raise ValueError(f"line {line[:60]!r} in the event stream, expected `data:`")
             if self.record is None:
                 return
@@ -340,7 +345,13 @@ class Stream(asyncio.Protocol):
         if payload == b"[DONE]":
             record.done = True
             return
-        event = json.loads(payload)
+        text = payload.decode()
+        try:
+            event, end = _scan(text, 0)
+        except StopIteration:
+            end = -1
+        if end != len(text):
+            raise ValueError(f"event {payload[:60]!r}, expected one JSON object")
         if not isinstance(event, dict):
             raise ValueError(f"event {payload[:60]!r}, expected a JSON object")
         if event.get("error"):

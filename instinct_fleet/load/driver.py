@@ -19,7 +19,7 @@ from instinct_fleet.load.level import BUDGET_OF_REQUESTS, BUDGET_OF_SECONDS, Ask
 from instinct_fleet.load.metrics import parse_metrics
 
 #: Seconds between looks at the stop rule, and between timers that measure how late the event loop is.
-TICK, LAG_TICK = 0.25, 0.01
+TICK, LAG_TICK = 0.25, 0.02
 #: Seconds that a worker waits after a failed request, so that a dead server is not hammered.
 BACKOFF = 0.1
 

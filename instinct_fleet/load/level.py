@@ -340,7 +340,7 @@ class LevelRun:
             elif self._ramped is not None and self._since_ramp >= self.ask.concurrency:
                 self.begin = now
                 self._reset(now)
-            elif now - self.started > 4 * self.ask.max_seconds:
+            elif now - self.started > max(20.0, 4 * self.ask.max_seconds):
                 self.stop = "never settled"
             return self.stop
         self.stop = decide(self.sample(stalled=stalled), self.ask)

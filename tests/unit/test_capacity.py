@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from instinct_fleet.capacity import (
@@ -190,6 +190,7 @@ def test_a_bad_file_is_told_what_is_wrong(text: str, words: str) -> None:
     assert words in str(caught.value)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.recursive(
         st.none() | st.booleans() | st.floats() | st.text(max_size=8),
@@ -306,11 +307,13 @@ def test_the_limit(knee: int, limit: int) -> None:
     assert limit_of(knee) == limit
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 10**5), st.floats(0, 0.99))
 def test_the_limit_is_between_one_and_the_knee(knee: int, headroom: float) -> None:
     assert 1 <= limit_of(knee, headroom) <= knee
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.dictionaries(st.integers(1, 300), st.tuples(st.floats(0.1, 1e3), st.floats(1, 1e4), st.booleans()), max_size=12),
     st.floats(1, 1e4),

@@ -114,6 +114,7 @@ def test_no_bytes_raise(data: bytes, head: bool) -> None:
         (chunked(EVENTS[0], *EVENTS[4:]), "without any content"),
         (chunked(b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"abort"}]}\n\n', EVENTS[-1]), "abort"),
         (chunked(EVENTS[2], b"data: {oops\n\n"), "malformed"),
+        (chunked(EVENTS[2], b'data: {"choices":[]} x\n\n'), "expected one JSON object"),
         (chunked(EVENTS[2], b"garbage\n\n"), "expected `data:`"),
         (chunked(EVENTS[2], b"data: [1]\n\n"), "expected a JSON object"),
         (chunked(b'data: {"error":{"message":"engine died"}}\n\n'), "engine died"),

@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from instinct_fleet.load.stats import (
@@ -98,6 +98,7 @@ def test_ratio_adds_relative_errors() -> None:
     assert math.isinf(ratio(Estimate(1.0, 0.0, 1), Estimate(0.0, 0.0, 1)).value)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.floats(2e-6, 1e3), min_size=1, max_size=300), st.floats(0, 1))
 def test_histogram_quantile_is_within_a_bin(values: list[float], q: float) -> None:
     histogram = Histogram()
