@@ -1,9 +1,9 @@
 """What the client costs and how far its times are from the server's: tokens/s and TTFT error on one pinned core.
 
 The simulated server runs as its own process on another core, with a step of 10 ms unless told; the client is pinned
-to one core. For each request the server knows the time from the arrival of the request to its first token by its own clock; the
-client's TTFT is compared with it, quantile by quantile. The floor is measured in the same run: a bare asyncio reader
-that only counts bytes, on the same server.
+to one core. For each request the server knows, by its own clock, the time from its arrival to its first token; the
+client's TTFT is compared with it, quantile by quantile. The floor is measured in the same run: a bare reader on
+asyncio streams that only counts bytes, on the same server.
 
 Goals (exit 1 when the best of the rounds misses one): 20,000 tokens/s, TTFT off by at most 2 ms at p50 and 15 ms at
 p99.
