@@ -15,7 +15,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from json.scanner import make_scanner
+from json.scanner import make_scanner  # the C scanner where there is one
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
@@ -26,7 +26,7 @@ FULL = frozenset({429, 503})
 
 clock = time.perf_counter
 #: What json.loads comes down to, without its looks at encodings: half the time, for every token.
-_scan = make_scanner(json.JSONDecoder())
+_scan: Callable[[str, int], tuple[Any, int]] = make_scanner(cast(Any, json.JSONDecoder()))
 
 
 class EndpointError(Exception):
