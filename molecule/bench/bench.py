@@ -305,7 +305,7 @@ def render(profile: Any, folder: Path) -> None:
     for call, (stdout, stderr, code) in outputs.items():
         said = folder / "outputs" / call
         said.mkdir(parents=True)
-        for name, text in (("stdout", stdout), ("stderr", stderr), ("code", str(code))):
+        for name, text in (("stdout", stdout), ("stderr", stderr), ("code", f"{code}\n")):
             (said / name).write_text(text)
     shutil.copy(REPO / "molecule/replay/replay", folder / "bin/replay")
     (folder / "bin/replay").chmod(0o755)
