@@ -213,7 +213,9 @@ def topology_from_json(document: Mapping[str, Any]) -> Topology:
                 Gpu(**{**gpu, "partition": Partition(**(gpu.get("partition") or {}))}) for gpu in document["gpus"]
             ),
             links=tuple(
-                Link(**{**link, "bandwidth_mbps": tuple(link["bandwidth_mbps"]) if link.get("bandwidth_mbps") else None})
+                Link(
+                    **{**link, "bandwidth_mbps": tuple(link["bandwidth_mbps"]) if link.get("bandwidth_mbps") else None}
+                )
                 for link in document["links"]
             ),
             numa=tuple(
@@ -231,9 +233,7 @@ def sort_findings(findings: Mapping[str, Finding] | tuple[Finding, ...] | list[F
     """Order findings worst first, then by subject and code, without repeats."""
     items = findings.values() if isinstance(findings, Mapping) else findings
     unique = {(f.severity, f.code, f.subject, f.message): f for f in items}
-    return tuple(
-        sorted(unique.values(), key=lambda f: (SEVERITIES.index(f.severity), f.subject, f.code, f.message))
-    )
+    return tuple(sorted(unique.values(), key=lambda f: (SEVERITIES.index(f.severity), f.subject, f.code, f.message)))
 
 
 def verdict(findings: tuple[Finding, ...] | list[Finding]) -> Verdict:
