@@ -16,7 +16,7 @@ except ImportError:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from instinct_fleet import api
 
-from instinct_fleet import openpgp, rocm
+from instinct_fleet import openpgp, rocm, tuning
 
 
 class FilterModule:
@@ -37,6 +37,17 @@ class FilterModule:
             rocm.rocm_probe_needs,
             rocm.rocm_refusal_text,
             rocm.rocm_removal,
+            rocm.rocm_removal_text,
             rocm.rocm_unsettled_text,
+            tuning.reboot_decision,
+            tuning.reboot_problems,
+            tuning.reboot_reasons,
+            tuning.reboot_summary,
+            tuning.settled_record,
+            tuning.tuning_plan,
+            tuning.tuning_probe_needs,
+            tuning.tuning_problems,
+            tuning.tuning_refusal_text,
+            tuning.tuning_unsettled_text,
         )
         return {f.__name__: api.as_filter(f.__name__, f, AnsibleFilterError) for f in functions}

@@ -571,7 +571,8 @@ def rocm_plan(
 
     Args:
         probe: what `node_probe` returned, with :data:`PROBE_COMMANDS` and :data:`PROBE_PATHS`.
-        stack: ``pip`` for the driver and the tools in ``packages``, ``system`` for ROCm in /opt/rocm as well.
+        stack: ``none`` for an empty plan, ``pip`` for the driver and the tools in ``packages``, ``system`` for ROCm in
+            /opt/rocm as well.
         release, driver_release: as in :func:`combination_problems`.
         urls: base URLs ``rocm``, ``driver``, ``graphics``.
         packages: ROCm packages to install besides the driver.
@@ -588,8 +589,10 @@ def rocm_plan(
     Raises:
         ValueError: the stack or a release is not one.
     """
-    if stack not in STACKS[1:]:
-        raise ValueError(f"stack is {stack!r}, expected pip or system")
+    if stack not in STACKS:
+        raise ValueError(f"stack is {stack!r}, expected one of {', '.join(STACKS)}")
+    if stack == "none":
+        return dict(EMPTY_PLAN)
     driver_release = driver_for(release, driver_release)
     paths = probe.get("paths") or {}
     fields = os_release(paths.get("/etc/os-release"))
@@ -794,6 +797,8 @@ def apt_failure_text(result: Any, *, host: str, fingerprint: str) -> str:
     ``result`` is the text, or the result of the failed task. A message that is not recognised is handed on as it is.
     """
     said = _spoken(result)
+    # The command that tried a file is of no help to who reads this.
+    said = re.sub(r"was refused by `[^`]*` \(exit code \d+\)", "was refused", said)
     lines = [line for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"(.*It said: )?(E|W|Err)[:.]", line)] or lines
     quoted = " / ".join(errors)[-1500:]
@@ -856,3 +861,11 @@ def rocm_probe_needs(kind: str) -> list[Any]:
 def rocm_dnf_specs(plan: Mapping[str, Any]) -> list[str]:
     """Return the pinned packages as dnf takes them: any build of the wanted release."""
     return [f"{name}-*.{token}-*" for name, token in sorted(plan["packages"].items())]
+
+
+def rocm_removal_text(removal: Mapping[str, Any], *, host: str) -> str:
+    """Say what would be removed and what stops it."""
+    what = f"{host}: {', '.join(removal['packages']) or 'no package of AMD'} would be removed"
+    if removal["serving"]:
+        return f"{what} while {', '.join(removal['serving'])} runs; stop it first"
+    return f"{what}; set rocm_remove_allowed=true if that is wanted"

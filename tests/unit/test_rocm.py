@@ -252,15 +252,17 @@ def test_a_converged_node_has_nothing_to_do() -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "what"),
     [
-        ({"packages": {"amdgpu-dkms": None}}, "package", "amdgpu-dkms is not installed, expected a version with .30100200-"),
+        ({"packages": {"amdgpu-dkms": None}}, "package", "amdgpu-dkms is not installed, expected a version with .3010"),
         ({"packages": {"amd-smi-lib": "99.0-1"}}, "package", "amd-smi-lib is 99.0-1, expected a version with .70002-"),
-        ({"commands": {"apt-mark showhold": said("amdgpu-dkms\namd-smi-lib\n")}}, "hold", "amdgpu-dkms-firmware is not held"),
+        ({"commands": {"apt-mark showhold": said("amdgpu-dkms\namd-smi-lib\n")}}, "hold",
+         "amdgpu-dkms-firmware is not held"),
         ({"commands": {" ".join(rocm.PROBE_COMMANDS[3]): said()}}, "headers", "kernel 6.1.0-40-amd64 has no headers"),
         ({"commands": {"dkms status": said("amdgpu/6.14.14, 6.1.0-39-amd64, x86_64: installed\n")}}, "dkms",
          "the driver for kernel 6.1.0-40-amd64 is added, and not built for this kernel, expected installed"),
         ({"commands": {"dkms status": said("amdgpu/6.14.14, 6.1.0-40-amd64, x86_64: built\n")}}, "dkms",
          "the driver for kernel 6.1.0-40-amd64 is built, expected installed"),
-        ({"commands": {"dkms status": said("amdgpu, 6.14.14, 6.1.0-40-amd64, x86_64: installed (WARNING! Diff)\n")}}, "dkms",
+        ({"commands": {"dkms status": said("amdgpu, 6.14.14, 6.1.0-40-amd64, x86_64: installed (WARNING! Diff)\n")}},
+         "dkms",
          "is installed (WARNING! Diff), expected installed"),
     ],
 )  # fmt: skip
@@ -382,7 +384,7 @@ def test_the_environment_is_extended_once(text: str) -> None:
     once = rocm.merged_environment(text, "/opt/rocm/bin")
     assert rocm.merged_environment(once, "/opt/rocm/bin") == once
     assert once.count("/opt/rocm/bin") == 1
-    assert set(line for line in text.splitlines() if "PATH" not in line) <= set(once.splitlines())
+    assert {line for line in text.splitlines() if "PATH" not in line} <= set(once.splitlines())
 
 
 def test_users_and_groups() -> None:
@@ -393,8 +395,9 @@ def test_users_and_groups() -> None:
 
 
 def test_wrong_inputs_are_named() -> None:
-    with pytest.raises(ValueError, match="stack is 'none', expected pip or system"):
-        plan(node(), stack="none")
+    with pytest.raises(ValueError, match="stack is 'all', expected one of none, pip, system"):
+        plan(node(), stack="all")
+    assert plan({}, stack="none") == rocm.EMPTY_PLAN
     with pytest.raises(ValueError, match=r"no driver is known for ROCm 9\.9; set rocm_driver_release"):
         plan(node(), release="9.9")
 
@@ -448,11 +451,13 @@ def test_a_mirror_that_serves_another_release_is_named() -> None:
 @pytest.mark.parametrize(
     ("said_by_apt", "meaning"),
     [
-        ("W: GPG error: http://m jammy InRelease: The following signatures couldn't be verified because the public key is "
-         "not available: NO_PUBKEY FBEA179331C8EC66", "signed by another key"),
+        ("W: GPG error: http://m jammy InRelease: The following signatures couldn't be verified because the public "
+         "key is not available: NO_PUBKEY FBEA179331C8EC66", "signed by another key"),
         ("W: x: The following signatures were invalid: EXPKEYSIG 9386B48A1A693C5C Someone", "signed by another key"),
-        ("E: http://m InRelease: The following signatures were invalid: BADSIG DC37E9B107F110A5 mirror", "does not fit its contents"),
-        ("E: The repository 'http://m/rocm/apt/7.2.3 jammy Release' does not have a Release file.", "no such release or suite"),
+        ("E: http://m InRelease: The following signatures were invalid: BADSIG DC37E9B107F110A5 mirror",
+         "does not fit its contents"),
+        ("E: The repository 'http://m/rocm/apt/7.2.3 jammy Release' does not have a Release file.",
+         "no such release or suite"),
         ("E: Failed to fetch http://127.0.0.1:1/x  Could not connect to 127.0.0.1:1 (127.0.0.1).", "cannot be reached"),
         ("W: Failed to fetch http://m.invalid/x  Temporary failure resolving 'm.invalid'", "cannot be reached"),
         ("E: Unable to correct problems, you have held broken packages.", "apt failed: E: Unable to correct"),
@@ -478,6 +483,10 @@ def test_removal_takes_what_is_amds() -> None:
     assert made["held"] == ["amdgpu-dkms"]
     assert made["serving"] == ["vllm-a.service"]
     assert {"dest": "/etc/apt/sources.list.d/rocm.sources", "state": "absent", "mode": "0644"} in made["files"]
+    busy = rocm.rocm_removal_text(made, host="n1")
+    assert busy == "n1: amdgpu-dkms, rocm-core would be removed while vllm-a.service runs; stop it first"
+    asked = rocm.rocm_removal_text({**made, "serving": []}, host="n1")
+    assert asked == "n1: amdgpu-dkms, rocm-core would be removed; set rocm_remove_allowed=true if that is wanted"
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------
