@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pytest
@@ -237,6 +238,7 @@ def test_the_driver_is_wanted_for_the_running_kernel_and_for_the_next_one() -> N
     probe = node(commands={"ls -1 /boot": boot})
     assert rocm.target_kernels(probe) == ["6.1.0-40-amd64", "6.1.0-41-amd64"]
     assert rocm.target_kernels(probe, ["6.1.0-1-amd64"]) == ["6.1.0-1-amd64"]
+    assert rocm.newest_kernel(["vmlinuz-0-rescue-abc"]) is None
     assert "the kernel could not be read" in plan(node(kernel=None, commands={"ls -1 /boot": said()}))["refusals"][0]
 
 
@@ -432,6 +434,10 @@ def test_packages_of_another_release_move_along_or_go() -> None:
     specs = rocm.rocm_install(OFFERS, plan=plan(node()), installed=installed)["specs"]
     assert specs[3:5] == ["rocm-core=7.0.2.70002-56~22.04", "rocm-new-"]
     assert "bash" not in " ".join(specs)
+    # What is of the release already stays, although no repository offers it by itself.
+    assert "rccl" not in " ".join(
+        rocm.rocm_install(OFFERS, plan=plan(node()), installed="rccl 2.27.7.70002-56~22.04\n")["specs"]
+    )
 
 
 def test_a_mirror_that_serves_another_release_is_named() -> None:
@@ -507,6 +513,13 @@ def test_only_the_pinned_key_alone_is_accepted() -> None:
     assert "no PGP public key block; it begins with '<html>'" in str(key_problem("<html>", KEY_FINGERPRINT))
     text = rocm.key_refusal_text(OTHER, KEY_FINGERPRINT, host="n1", url="http://m/key")
     assert text.startswith(f"n1: http://m/key holds key {OTHER_FINGERPRINT}, expected {KEY_FINGERPRINT}")
+
+
+def test_a_key_that_is_cut_off_behind_its_first_packet_is_refused() -> None:
+    lines = KEY.splitlines()
+    body = base64.b64decode("".join(line for line in lines[1:-1] if line and not line.startswith("=")))
+    short = base64.b64encode(body[:-10]).decode()
+    assert "the key file is cut off" in str(key_problem(f"{lines[0]}\n\n{short}\n{lines[-1]}\n", KEY_FINGERPRINT))
 
 
 @pytest.mark.parametrize("cut", range(60, len(KEY) - 40, 37))
