@@ -503,7 +503,8 @@ def read_packages(names):
     process = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     for line in process.stdout.decode("utf-8", "replace").splitlines():
         parts = line.split("\t")
-        if len(parts) == 3 and parts[2].startswith("ii"):
+        # The second letter is the state; the first is what is wanted, "h" for a held package.
+        if len(parts) == 3 and parts[2][1:2] == "i":
             versions[parts[0]] = parts[1]
     return versions
 

@@ -60,7 +60,7 @@ SIMULATED_NODE = [
     'chroot "$1" groupadd --system --force video',
 ]
 #: What the bench itself needs, by the program that shows it is there.
-HOST_PACKAGES = {"podman": "podman", "mmdebstrap": "mmdebstrap", "curl": "curl"}
+HOST_PACKAGES = {"podman": "podman", "mmdebstrap": "mmdebstrap", "curl": "curl", "gpg": "gnupg"}
 
 DEMO_NODE = "demo-node1"
 DEMO_ADDRESS = "127.0.1.11"
