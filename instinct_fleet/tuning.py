@@ -84,9 +84,12 @@ class Tuning(BaseModel):
 
 def _tuning(wanted: Mapping[str, Any]) -> Tuning:
     # Ansible hands containers over whose members are made only when they are asked for; pydantic would not ask.
-    plain = {key: list(value) if isinstance(value, (list, tuple)) else value for key, value in wanted.items()}
-    if isinstance(plain.get("sysctl"), Mapping):
-        plain["sysctl"] = {key: str(value) for key, value in plain["sysctl"].items()}
+    plain: dict[str, Any] = {
+        key: list(value) if isinstance(value, (list, tuple)) else value for key, value in wanted.items()
+    }
+    sysctl = plain.get("sysctl")
+    if isinstance(sysctl, Mapping):
+        plain["sysctl"] = {key: str(value) for key, value in sysctl.items()}
     try:
         return Tuning.model_validate(plain)
     except ValidationError as exc:

@@ -13,7 +13,10 @@ testinfra_hosts = ["podman://tuning-default"]
 def test_the_unit_ran_and_runs_at_every_boot(host: Any) -> None:
     unit = host.service("instinct-tuning.service")
     assert unit.is_enabled
-    assert host.run("systemctl show --value -p Result -p ActiveState instinct-tuning").stdout.split() == ["success", "active"]
+    assert host.run("systemctl show --value -p Result -p ActiveState instinct-tuning").stdout.split() == [
+        "success",
+        "active",
+    ]
 
 
 @pytest.mark.parametrize(
