@@ -41,5 +41,5 @@ echo "	linux	$kernel ro $GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT" > /boot
 """
 program = Path("/usr/sbin/update-grub")
 program.write_text(UPDATE_GRUB)
-program.chmod(0o755)  # noqa: S103 - a program
+program.chmod(0o755)
 Path("/etc/default/grub").write_text('GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\nGRUB_CMDLINE_LINUX=""\n')
