@@ -47,7 +47,8 @@ molecule: setup ## Run one scenario: make molecule ROLE=vllm_serve SCENARIO=defa
 	@test -f molecule/$(ROLE)/$(SCENARIO)/molecule.yml || { echo "no scenario $(ROLE)/$(SCENARIO); there are: $(SCENARIOS)" >&2; exit 2; }
 	@$(BENCH) models
 	@echo "== scenario $(ROLE)/$(SCENARIO)"
-	@MOLECULE_GLOB='molecule/$(ROLE)/*/molecule.yml' molecule --base-config molecule/config.yml test -s $(SCENARIO)
+	@MOLECULE_EPHEMERAL_DIRECTORY='$(CURDIR)/.cache/molecule/$(ROLE)-$(SCENARIO)' \
+	  MOLECULE_GLOB='molecule/$(ROLE)/*/molecule.yml' molecule --base-config molecule/config.yml test -s $(SCENARIO)
 
 # `make molecule vllm_serve/default`: the second word is not a target of its own.
 ifeq (molecule,$(firstword $(MAKECMDGOALS)))
