@@ -167,8 +167,8 @@ def wanted_options(wanted: Mapping[str, Any], vendor: str | None) -> list[str]:
 
 
 def grub_lines(text: str | None) -> list[str]:
-    """Return the command lines of the entries of a grub.cfg, without those that rescue (`single`, `recovery`)."""
-    found = re.findall(r"^\s*linux(?:efi|16)?\s+\S+[ \t]*(.*)$", text or "", re.M)
+    """Return the command lines of a grub.cfg's kernels, without rescue entries (`single`, `recovery`) and memory tests."""
+    found = re.findall(r"^\s*linux(?:efi|16)?\s+\S*vmlinu\S*[ \t]*(.*)$", text or "", re.M)
     return [line for line in found if not {"single", "recovery"} & set(line.split())]
 
 
