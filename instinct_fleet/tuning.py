@@ -167,7 +167,7 @@ def wanted_options(wanted: Mapping[str, Any], vendor: str | None) -> list[str]:
 
 
 def grub_lines(text: str | None) -> list[str]:
-    """Return the command lines of a grub.cfg's kernels, without rescue entries (`single`, `recovery`) and memory tests."""
+    """Return the command lines of a grub.cfg's kernels, without rescue entries (`single`, `recovery`), memory tests."""
     found = re.findall(r"^\s*linux(?:efi|16)?\s+\S*vmlinu\S*[ \t]*(.*)$", text or "", re.M)
     return [line for line in found if not {"single", "recovery"} & set(line.split())]
 

@@ -195,8 +195,10 @@ def test_the_boot_loaders_menu_is_checked() -> None:
 
 def test_rescue_entries_and_memory_tests_need_no_options() -> None:
     text = (
-        "\tlinux\t/boot/vmlinuz-6.1 root=UUID=a ro quiet\n\tlinuxefi /vmlinuz-6.1 ro x\n\tlinux /boot/vmlinuz-6.1 ro single\n"
-        "\tlinux /boot/vmlinuz-6.1 ro recovery nomodeset\n\tlinux16 /boot/memtest86+.bin\n\tinitrd /boot/initrd.img-6.1\n"
+        "\tlinux\t/boot/vmlinuz-6.1 root=UUID=a ro quiet\n\tlinuxefi /vmlinuz-6.1 ro x\n"
+        "\tlinux /boot/vmlinuz-6.1 ro single\n"
+        "\tlinux /boot/vmlinuz-6.1 ro recovery nomodeset\n"
+        "\tlinux16 /boot/memtest86+.bin\n\tinitrd /boot/initrd.img-6.1\n"
     )
     assert tuning.grub_lines(text) == ["root=UUID=a ro quiet", "ro x"]
     assert tuning.grub_lines(None) == []
