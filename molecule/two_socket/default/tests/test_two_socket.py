@@ -108,7 +108,8 @@ def assert_across(processes: dict[str, Process]) -> None:
         node = list(GPUS.values())[rank]
         assert worker.cpus == CPUS[node], worker
         assert worker.policies == {f"bind:{node}"}, worker
-        assert worker.share(node) == 1, worker
+        # Some pages are older than the binding: those of the start of the program.
+        assert worker.share(node) > 0.99, worker
         assert worker.gpus == "0,1,2,3,4,5,6,7"
 
 
@@ -116,7 +117,9 @@ def converge(*options: str) -> subprocess.CompletedProcess[str]:
     """Run the scenario's playbook again."""
     inventory = Path(os.environ["MOLECULE_INVENTORY_FILE"]).parent
     argv = ["ansible-playbook", "-i", str(inventory), str(REPO / "molecule/two_socket/default/converge.yml"), *options]
-    return subprocess.run(argv, cwd=REPO, capture_output=True, text=True, check=False)
+    # What it says is compared, without a terminal's colours.
+    env = {**os.environ, "ANSIBLE_FORCE_COLOR": "false", "ANSIBLE_NOCOLOR": "true"}
+    return subprocess.run(argv, cwd=REPO, env=env, capture_output=True, text=True, check=False)
 
 
 def wait_until_active(host: Any, *instances: str) -> None:
@@ -175,7 +178,8 @@ def test_a_wrong_binding_stops_the_role_with_both_values(host: Any) -> None:
     assert seen["left"]["Worker_TP3"].share(1) > 0.99, "the drop-in did not do what the test is about"
     run = converge()
     assert run.returncode == 2, run.stdout
-    text = " ".join(run.stdout.split())
+    # Molecule's own settings send failures to standard error.
+    text = " ".join((run.stdout + run.stderr).split())
     for process in ("VLLM::Worker_TP3", "VLLM::EngineCore"):
         assert re.search(rf"{process} \(pid \d+\) has memory policy bind:1, planned prefer:0", text), run.stdout
         assert re.search(rf"{process} \(pid \d+\) may run on CPUs 1, planned 0", text), run.stdout
