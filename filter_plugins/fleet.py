@@ -17,7 +17,7 @@ except ImportError:
     # Ansible runs from a checkout without the package installed.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from instinct_fleet import acceptance, benchmarking, runtime_sets, serving, wheelhouse
+from instinct_fleet import acceptance, benchmarking, rccl_check, runtime_sets, serving, tuning, wheelhouse
 
 ROLES = Path(__file__).resolve().parents[1] / "roles"
 
@@ -67,6 +67,12 @@ class FilterModule:
             benchmarking.capacity_paths,
             benchmarking.capacity_report,
             benchmarking.regressions,
+            rccl_check.rccl_files,
+            rccl_check.rccl_gpu_sets,
+            rccl_check.rccl_jobs,
+            rccl_check.rccl_outcome,
+            rccl_check.rccl_retries,
+            rccl_check.rccl_table,
             serving.instance_problems,
             serving.missing_groups,
             serving.missing_packages,
@@ -82,6 +88,7 @@ class FilterModule:
             serving.serving_table,
             serving.surplus_units,
             serving.units_to_start,
+            tuning.serving_units,
             serving.unknown_inputs_text,
             serving.verify_failure_text,
             unknown_inputs,

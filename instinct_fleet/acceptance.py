@@ -15,6 +15,7 @@ from typing import Any
 
 from instinct_fleet import policy as policies
 from instinct_fleet.model import Topology, to_json
+from instinct_fleet.parse.base import Evidence
 from instinct_fleet.parse.merge import evidence_from_probe
 
 #: What must be the same on all nodes of a fleet, and how it is called in the drift list.
@@ -48,22 +49,26 @@ def topology_verdict(
     evidence = evidence_from_probe(probe)
     findings = to_json(policies.evaluate(evidence, policy=policy, overrides=overrides))
     stopping = ("error",) if accept_unknown else ("error", "unknown")
-    versions = evidence.facts.get("versions") or {}
-    module = probe.get("module") or {}
-    firmware = evidence.facts.get("firmware")
     return {
         "host": host,
         "policy": policy,
         "findings": findings,
         "stops": [f for f in findings if f["severity"] in stopping],
         "simulated": bool(probe.get("simulated")),
-        "fingerprint": {
-            "driver": module.get("version") or versions.get("amdgpu"),
-            "ROCm": versions.get("rocm"),
-            "kernel": probe.get("kernel"),
-            "firmware": _one_value(firmware),
-            "topology": topology_hash(evidence.topology),
-        },
+        "fingerprint": fingerprint(probe, evidence),
+    }
+
+
+def fingerprint(probe: Mapping[str, Any], evidence: Evidence | None = None) -> dict[str, str | None]:
+    """Return what tells one state of a node from another, by the names of ``FINGERPRINT``; None where not known."""
+    evidence = evidence or evidence_from_probe(probe)
+    versions = evidence.facts.get("versions") or {}
+    return {
+        "driver": (probe.get("module") or {}).get("version") or versions.get("amdgpu"),
+        "ROCm": versions.get("rocm"),
+        "kernel": probe.get("kernel"),
+        "firmware": _one_value(evidence.facts.get("firmware")),
+        "topology": topology_hash(evidence.topology),
     }
 
 

@@ -486,7 +486,7 @@ def _codes() -> dict[str, Code]:
             "warning",
             "No published floor for this number of GPUs",
             "The figure is shown against the links times the usable rate of one, and gates nothing.",
-            "Set a floor from a measurement of a good node (`rccl_check_floor`).",
+            "Set a floor from a measurement of a good node (`rccl_check_floors`).",
         ),
         "rccl_not_judged": Code(
             "fabric",
@@ -494,6 +494,20 @@ def _codes() -> dict[str, Code]:
             "The RCCL run cannot be judged",
             "No in-place row, results not checked (`-c 0`), only small sizes, or another number of GPUs than meant.",
             "Run `all_reduce_perf -b 8 -e 8G -f 2 -c 1`.",
+        ),
+        "rccl_init_timeout": Code(
+            "fabric",
+            "error",
+            "RCCL does not start",
+            "No result came before the time-out, also not with NCCL_ALGO=Ring and NCCL_NET_PLUGIN=none.",
+            "Run it with NCCL_DEBUG=INFO; check network interfaces, `iommu=pt` and hung GPUs in dmesg.",
+        ),
+        "rccl_degraded": Code(
+            "fabric",
+            "warning",
+            "RCCL starts with conservative settings only",
+            "The run passed with NCCL_ALGO=Ring and NCCL_NET_PLUGIN=none and did not start without them.",
+            "Give the instances these variables until the cause is found; update RCCL and its plugins.",
         ),
     }
     placement = {

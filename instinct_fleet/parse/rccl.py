@@ -532,7 +532,7 @@ def _judge_bandwidth(busbw: float, size: int, ranks: int, policy: str) -> list[F
 def _no_floor(busbw: float, ranks: int, policy: str, seen: str, meaning: str) -> Finding:
     """Report a run against RCCL's model of the links: from half of it on it is plausible, below that not known."""
     link = floors()["links"].get(policy)
-    remedy = "set a floor from a measurement of a good node (`rccl_check_floor`)"
+    remedy = "set a floor from a measurement of a good node (`rccl_check_floors`)"
     if link is None:
         return _not_judged(f"{seen}; no floor is published for {policy} with {ranks} GPUs, and no model of its links")
     model = link * (ranks - 1)

@@ -51,7 +51,7 @@ NODE_PACKAGES = [
     "systemd",
     "systemd-sysv",
 ]
-REPLAYED = ["amd-smi", "rocm-smi", "rocminfo", "lspci"]
+REPLAYED = ["amd-smi", "rocm-smi", "rocminfo", "lspci", "all_reduce_perf"]
 #: What makes a root file system ("$1", as mmdebstrap's hooks have it) that of a node: replayed tools, a marker, groups.
 SIMULATED_NODE = [
     *(f'ln -s /opt/replay/bin/replay "$1/usr/local/bin/{tool}"' for tool in REPLAYED),
@@ -297,11 +297,12 @@ def with_nodes(profile: Any, nodes: list[tuple[str, int]]) -> Any:
 
 def render(profile: Any, folder: Path) -> None:
     """Write what the replayed tools of a node print, and its /sys and /proc, into a new folder."""
-    from support import render_smi, render_sys
+    from support import render_rccl, render_smi, render_sys
 
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "bin").mkdir(parents=True)
-    outputs = {**render_smi.render_commands(profile), **render_sys.render_commands(profile)}
+    renderers = (render_smi, render_sys, render_rccl)
+    outputs = {k: v for renderer in renderers for k, v in renderer.render_commands(profile).items()}
     for call, (stdout, stderr, code) in outputs.items():
         said = folder / "outputs" / call
         said.mkdir(parents=True)

@@ -132,3 +132,9 @@ def render_json(profile: Profile, run: Run | None = None) -> str:
         for size, in_place, time, algbw, busbw, wrong in rows(profile, run)
     ]
     return json.dumps(items, indent=2) + "\n"
+
+
+def render_commands(profile: Profile) -> dict[str, tuple[str, str, int]]:
+    """Return the answers to `all_reduce_perf` with one process for 2, 4 ... GPUs, as the role rccl_check calls it."""
+    sizes = [ranks for ranks in (2, 4, 8) if ranks <= profile.count]
+    return {f"all_reduce_perf -b 8 -e 8G -f 2 -g {n}": render_text(profile, Run(ranks=n)) for n in sizes}

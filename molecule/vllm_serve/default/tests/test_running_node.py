@@ -73,6 +73,27 @@ def test_wrong_inputs_stop_before_anything_changes(variables: dict[str, Any], me
     assert "Traceback" not in run.stdout + run.stderr
 
 
+def test_the_fabric_of_a_serving_node_is_measured_with_consent_only_and_once(host: Any) -> None:
+    refused = play("accept.yml")
+    assert refused.returncode != 0
+    assert "vllm-tiny.service serves, and GPUs " in refused.stdout, refused.stdout
+    assert "rccl_check_serving_allowed=true" in refused.stdout
+    allowed = ("accept.yml", "-e", "rccl_check_serving_allowed=true")
+    announced = play(*allowed, "--check", "--diff")
+    assert announced.returncode == 0, announced.stdout
+    assert "all_reduce_perf -b 8 -e 8G -f 2 -g 2" in announced.stdout
+    measured = play(*allowed)
+    assert measured.returncode == 0, measured.stdout
+    assert "GB/s at 8192 MiB: pass" in measured.stdout
+    assert "no floor is published for 2 GPUs" in measured.stdout
+    assert "Simulated hardware" in measured.stdout
+    (record,) = json.loads(host.file("/etc/ansible/facts.d/instinct_rccl.fact").content_string)["sets"]
+    assert (record["wrong"], record["launcher"]) == (0, "threads")
+    again = play("accept.yml")
+    assert again.returncode == 0, again.stdout
+    assert "changed=0" in again.stdout
+
+
 BENCHMARK = {
     "benchmark_ladder": [1, 4],
     "benchmark_budget_seconds": 60,
