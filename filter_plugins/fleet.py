@@ -17,7 +17,7 @@ except ImportError:
     # Ansible runs from a checkout without the package installed.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from instinct_fleet import acceptance, benchmarking, rccl_check, runtime_sets, serving, tuning, wheelhouse
+from instinct_fleet import acceptance, benchmarking, pinning, rccl_check, runtime_sets, serving, tuning, wheelhouse
 
 ROLES = Path(__file__).resolve().parents[1] / "roles"
 
@@ -67,6 +67,12 @@ class FilterModule:
             benchmarking.capacity_paths,
             benchmarking.capacity_report,
             benchmarking.regressions,
+            pinning.measured_pinning,
+            pinning.pinning_files,
+            pinning.pinning_outcome,
+            pinning.pinning_paths,
+            pinning.pinning_plan,
+            pinning.pinning_text,
             rccl_check.rccl_files,
             rccl_check.rccl_gpu_sets,
             rccl_check.rccl_jobs,

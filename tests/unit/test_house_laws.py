@@ -155,6 +155,33 @@ def test_every_entry_point_has_a_spec_with_the_same_options(role: str) -> None:
             assert option == known["main"]["options"][name], f"{entry}: {name} differs from main"
 
 
+def test_numbers_and_consents_are_converted_where_they_are_used() -> None:
+    # `-e x_allowed=false` on a command line is a text, and any text is true; a specification only checks.
+    types = {
+        name: option["type"]
+        for role in ROLES
+        for entry in specs(role).values()
+        for name, option in entry["options"].items()
+        if option["type"] in ("bool", "int", "float")
+    }
+    names = re.compile(rf"(?<![\w.])({'|'.join(sorted(types))})\b(?!\w)")
+    bare = []
+    for folder in ("roles", "playbooks"):
+        for path in sorted((REPO / folder).rglob("*.yml")):
+            if path.name == "argument_specs.yml" or path.parent.name == "defaults":
+                continue
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                code = line.partition("#")[0]
+                for match in names.finditer(code):
+                    after = code[match.end() :]
+                    # A name that is given a value, and one in a text that tells it.
+                    told = after.startswith((":", "=true", " is {{")) or code[: match.start()].endswith("`")
+                    kind = types[match[1]]
+                    if not told and not re.match(rf"( \| default\([^)]*\))? \| {kind}\b", after):
+                        bare.append(f"{path.relative_to(REPO)}:{number}: {match[1]} without `| {kind}`")
+    assert bare == []
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_names_carry_the_role(role: str) -> None:
     pattern = re.compile(rf"^(__)?{role}_")

@@ -148,3 +148,33 @@ def test_an_instance_that_takes_traffic_is_not_measured(tmp_path: Path) -> None:
     assert "takes traffic" in run.stdout, run.stdout
     assert "drain it first" in run.stdout
     assert not list(tmp_path.glob("*.key"))
+
+
+def test_binding_is_compared_with_consent_only_and_the_unit_stays_as_planned(host: Any, tmp_path: Path) -> None:
+    variables = {
+        **BENCHMARK,
+        "benchmark_output_dir": str(tmp_path),
+        "benchmark_pinning_instance": "tiny",
+        "benchmark_pinning_rounds": 2,
+        "benchmark_pinning_concurrency": 2,
+        "benchmark_extra_args": ["--max-lag-ms", "2000", "--level-seconds", "3", "--attainment", "0.8"],
+    }
+    options = ("-e", json.dumps(variables))
+    before = host.run("systemctl show -p ActiveEnterTimestamp -p ExecStart vllm-tiny").stdout
+    refused = play("adhoc/compare-pinning.yml", *options)
+    assert refused.returncode != 0
+    assert "benchmark_pinning_restart_allowed=true" in refused.stdout, refused.stdout
+    announced = play("adhoc/compare-pinning.yml", *options, "--check", "--diff")
+    assert announced.returncode == 0, announced.stdout
+    assert "round 1 of 2, bound; round 1 of 2, unbound; round 2 of 2, bound" in announced.stdout
+    assert host.run("systemctl show -p ActiveEnterTimestamp -p ExecStart vllm-tiny").stdout == before
+    run = play("adhoc/compare-pinning.yml", *options, "-e", "benchmark_pinning_restart_allowed=true")
+    assert run.returncode == 0, run.stdout
+    verdict = json.loads(host.file("/etc/ansible/facts.d/instinct_pinning_tiny.fact").content_string)
+    assert verdict["differences"][0]["pairs"] == 2, run.stdout
+    assert "Simulated hardware" in run.stdout
+    assert "a-key-for-tests-only" not in run.stdout
+    assert not host.file("/run/systemd/system/vllm-tiny.service.d").exists
+    start = host.run("systemctl show -p ExecStart vllm-tiny").stdout
+    assert ("numactl" in start) == (verdict["keep"] != "unbound")
+    assert not list(tmp_path.glob("*.key"))
