@@ -73,7 +73,7 @@ def pinning_plan(
     topology: Any,
     *,
     instances: Sequence[Mapping[str, Any]],
-    instance: str,
+    for_instance: str,
     rounds: int,
     concurrency: int,
     jobs: Sequence[Mapping[str, Any]],
@@ -89,7 +89,7 @@ def pinning_plan(
     Args:
         topology: the topology document of the node.
         instances: the instances of the node, as the inventory has them.
-        instance: name of the one that is compared.
+        for_instance: name of the one that is compared (Ansible's own call of a filter uses ``instance``).
         rounds: how often each way is measured, at least 2; an interval needs that.
         concurrency: requests in flight; 0 for the limit of the instance's capacity record.
         jobs: what ``benchmark_jobs`` returned, whose command line is used.
@@ -107,6 +107,7 @@ def pinning_plan(
     Raises:
         ValueError: there is nothing to compare; the message says why and what to do.
     """
+    instance = for_instance
     named = [dict(entry) for entry in instances if entry.get("name") == instance]
     if not named:
         known = ", ".join(str(entry.get("name")) for entry in instances) or "none"
@@ -225,16 +226,16 @@ def pinning_outcome(
     }
 
 
-def pinning_files(outcome: Mapping[str, Any], *, instance: str) -> list[dict[str, Any]]:
+def pinning_files(outcome: Mapping[str, Any], *, for_instance: str) -> list[dict[str, Any]]:
     """Return the local fact that holds the verdict."""
     text = json.dumps({"schema": 1, **outcome}, indent=1, sort_keys=True) + "\n"
     return [
         {"dest": FACTS, "state": "directory", "mode": "0755"},
-        {"dest": pinning_path(instance), "content": text, "mode": "0644"},
+        {"dest": pinning_path(for_instance), "content": text, "mode": "0644"},
     ]
 
 
-def pinning_text(outcome: Mapping[str, Any], *, instance: str, simulated: bool = False) -> str:
+def pinning_text(outcome: Mapping[str, Any], *, for_instance: str, simulated: bool = False) -> str:
     """Say what was measured and what is kept."""
     lines = []
     for d in outcome["differences"]:
@@ -251,7 +252,7 @@ def pinning_text(outcome: Mapping[str, Any], *, instance: str, simulated: bool =
         None: "no measurable difference; the binding stays",
     }
     kept = "inconclusive; the binding stays" if outcome["verdict"] == "inconclusive" else said[outcome["keep"]]
-    lines.append(f"{instance}: {kept}")
+    lines.append(f"{for_instance}: {kept}")
     if simulated:
         lines.append("Simulated hardware: these figures say nothing of a GPU.")
     return "\n".join(lines)

@@ -38,7 +38,7 @@ JOB = {
 def plan(**changes: Any) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "instances": INSTANCES,
-        "instance": "chat",
+        "for_instance": "chat",
         "rounds": 2,
         "concurrency": 0,
         "jobs": [JOB],
@@ -76,8 +76,8 @@ def test_the_load_is_one_level_at_the_limit_of_the_record() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"instance": "nobody"}, "expected one of the node's instances: chat, other"),
-        ({"instance": ""}, "benchmark_pinning_instance is ''"),
+        ({"for_instance": "nobody"}, "expected one of the node's instances: chat, other"),
+        ({"for_instance": ""}, "benchmark_pinning_instance is ''"),
         ({"rounds": 1}, "benchmark_pinning_rounds is 1, expected 2 or more"),
         ({"instances": [{**INSTANCES[0], "numa": "off"}]}, "has numa: off"),
         ({"jobs": [{**JOB, "previous": None}]}, "set benchmark_pinning_concurrency"),
@@ -95,7 +95,7 @@ def test_a_node_without_numa_has_nothing_to_compare() -> None:
         pinning.pinning_plan(
             flat,
             instances=INSTANCES,
-            instance="chat",
+            for_instance="chat",
             rounds=2,
             concurrency=1,
             jobs=[JOB],
@@ -143,7 +143,7 @@ def test_one_pair_is_inconclusive_and_a_lost_result_is_named() -> None:
     found = pinning.pinning_outcome(steps, results, key="k", date="now")
     assert (found["verdict"], found["keep"]) == ("inconclusive", None)
     assert found["void"][0].startswith("round 2 of 2, unbound: ")
-    assert "inconclusive; the binding stays" in pinning.pinning_text(found, instance="chat")
+    assert "inconclusive; the binding stays" in pinning.pinning_text(found, for_instance="chat")
 
 
 def test_a_level_that_does_not_count_says_why() -> None:
@@ -158,7 +158,7 @@ def test_nothing_measured_is_inconclusive() -> None:
 
 
 def keep(verdict: dict[str, Any]) -> dict[str, Any]:
-    (_folder, entry) = pinning.pinning_files(verdict, instance="chat")
+    (_folder, entry) = pinning.pinning_files(verdict, for_instance="chat")
     return {"paths": {entry["dest"]: entry["content"]}}
 
 
@@ -190,7 +190,7 @@ def test_a_damaged_verdict_changes_nothing(text: str) -> None:
 
 
 def test_the_text_says_interval_and_what_stays() -> None:
-    text = pinning.pinning_text(outcome(9, 10, 9.1, 10.1, 9, 10, 9.05, 10), instance="chat", simulated=True)
+    text = pinning.pinning_text(outcome(9, 10, 9.1, 10.1, 9, 10, 9.05, 10), for_instance="chat", simulated=True)
     assert "requests/s: bound 9.037, unbound 10.03, change +10.9% (95 %: +" in text
     assert "chat: unbound is faster; the instance is started without binding from now on" in text
     assert "Simulated hardware" in text
