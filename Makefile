@@ -9,7 +9,7 @@ SCENARIOS := $(patsubst molecule/%/molecule.yml,%,$(sort $(wildcard molecule/*/*
 SCENARIO ?= default
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup demo demo-down test lint unit unit-all docs check molecule nightly bench
+.PHONY: help setup demo demo-down test lint unit unit-all docs check molecule nightly knee-quality knee-cost
 
 help: ## Show this list
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -39,6 +39,14 @@ unit-all: ## Run the unit tests on Python 3.12 and 3.13 too, where these are ins
 
 nightly: setup ## Run the long tests: tens of thousands of damaged tool outputs
 	@python -m pytest -n 2 -m nightly
+
+knee-quality: setup ## Measure how good the knee is, on simulated servers whose truth is known (about ten minutes)
+	@python benchmarks/knee_quality.py --live 2
+	@python benchmarks/client_ceiling.py
+
+knee-cost: setup ## Measure what a knee costs, against the ladder of `vllm bench serve` and guidellm (about eight minutes)
+	@$(BENCH) models
+	@python benchmarks/knee_cost.py
 
 docs: setup ## Write the generated documents again
 	@python -m instinct_fleet.docs

@@ -72,7 +72,7 @@ class Ask:
 class Limits:
     """When a level is void. Shares of one; ``max_lag`` in seconds.
 
-    98 % and 5 ms are what this client reaches with a wide margin on one core (benchmarks/client_cost.py), so less
+    98 % and 5 ms are what this client reaches with a wide margin on one core (benchmarks/client_ceiling.py), so less
     means that something is wrong with the client or its machine. The server's own count differs a little for an
     honest reason (requests on their way, tokenized, or just ended), hence the wider ``server_share``.
     """

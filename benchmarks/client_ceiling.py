@@ -8,7 +8,7 @@ asyncio reader that only counts bytes, on the same server.
 Goals (exit 1 when the best of the rounds misses one): 20,000 tokens/s, TTFT off by at most 2 ms at p50 and 15 ms at
 p99.
 
-    python benchmarks/client_cost.py [--concurrency 220] [--itl-ms 10] [--seconds 5] [--rounds 3] [--no-uvloop]
+    python benchmarks/client_ceiling.py [--concurrency 220] [--itl-ms 10] [--seconds 5] [--rounds 3] [--no-uvloop]
 """
 
 from __future__ import annotations
