@@ -10,6 +10,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import yaml
+
+from instinct_fleet import advice
 from instinct_fleet.acceptance import topology_hash
 from instinct_fleet.api import as_topology
 from instinct_fleet.capacity import capacity_key
@@ -79,6 +82,10 @@ def benchmark_jobs(
                 argv += [f"--{option}", str(value)]
         for item in sorted(provenance.items()):
             argv += ["--provenance", "=".join(item)]
+        running = yaml.safe_load(str(unit["config"]))
+        for option in advice.NAMES:
+            if isinstance(running, Mapping) and running.get(option) is not None:
+                argv += ["--served", f"{option}={running[option]}"]
         if key_file:
             argv += ["--api-key-file", key_file]
         if probe.get("simulated"):
@@ -169,6 +176,14 @@ def _current(job: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> Ma
     return job["previous"] if job["fresh"] else None
 
 
+def _advice(job: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what a load test of this run says should be changed."""
+    for result in results:
+        if result["item"]["instance"] == job["instance"]:
+            return [str(line) for line in (_document(result) or {}).get("advice") or ()]
+    return []
+
+
 def regressions(
     jobs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]], *, tolerance: float
 ) -> list[str]:
@@ -232,6 +247,7 @@ def capacity_report(
             f"{job['instance']}: knee {record['knee']}, limit {record['limit']} "
             f"({goal}, headroom {record.get('headroom', 0):.0%}; {how})"
         )
+        lines += [f"  {line}" for line in _advice(job, results)]
     lines += [f"Slower: {line}" for line in regressions(jobs, results, tolerance=tolerance)]
     lines += tp_scaling(records)
     if simulated:

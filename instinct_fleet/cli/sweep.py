@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from instinct_fleet import __version__
+from instinct_fleet.advice import NAMES, Served, advise, served_of
 from instinct_fleet.capacity import HEADROOM, capacity_key
 from instinct_fleet.cli import DONE, FINDINGS, UsageError
 from instinct_fleet.cli.knee import load, points_table, positive, share
@@ -133,6 +134,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     trust.add_argument(
         "--require-idle", type=positive, metavar="S", help="refuse when the server takes other traffic within S seconds"
     )
+    tune = parser.add_argument_group("advice")
+    tune.add_argument(
+        "--served",
+        type=assignment,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"what the server runs with ({', '.join(NAMES)}): the report then says what to change, and why",
+    )
+    tune.add_argument("--gpu-metrics-url", metavar="URL", help="AMD's Device Metrics Exporter of the node")
     out = parser.add_argument_group("results")
     out.add_argument("--output-dir", type=Path, metavar="DIR", help="default: artifacts/sweep-<date>")
     out.add_argument("--instance", default="", help="name of the instance, for the record")
@@ -352,6 +363,7 @@ def run(args: argparse.Namespace) -> int:
         )
     endpoint = _endpoint(args, args.base_url)
     config = _search_config(args)
+    served = _served(args)
     now = datetime.datetime.now(datetime.UTC)
     directory = args.output_dir or Path("artifacts") / f"sweep-{now:%Y%m%d-%H%M%S}"
     try:
@@ -376,7 +388,7 @@ def run(args: argparse.Namespace) -> int:
         step if isinstance(step, Outcome) and not interrupted else conclude(history, config, stopped="interrupted")
     )
     document = _document(
-        args, config, found, outcome, history, now=now, metrics_note=driver_note, interrupted=interrupted
+        args, config, found, outcome, history, now=now, metrics_note=driver_note, interrupted=interrupted, served=served
     )
     _write(directory, document)
     _show(args, document, directory)
@@ -410,6 +422,16 @@ def _stop_on_sigterm() -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
+def _gpu_metrics(args: argparse.Namespace) -> Endpoint | None:
+    if not args.gpu_metrics_url:
+        return None
+    try:
+        # The exporter gets no key: it is another service.
+        return Endpoint(base_url=args.gpu_metrics_url.removesuffix("/metrics"), model="")
+    except EndpointError as exc:
+        raise UsageError(f"--gpu-metrics-url: {exc}") from exc
+
+
 def _driver(args: argparse.Namespace, endpoint: Endpoint, found: Preflight, progress: Progress) -> driving.Driver:
     fixed = found.fixed_length and args.dataset in ("random", "shared-prefix")
     bodies = (
@@ -423,9 +445,17 @@ def _driver(args: argparse.Namespace, endpoint: Endpoint, found: Preflight, prog
         timeout=args.request_timeout,
         max_requests=args.budget_requests,
         metrics=not args.no_server_metrics,
+        gpu_metrics=_gpu_metrics(args),
         on_progress=progress.running,
         seed=args.seed,
     )
+
+
+def _served(args: argparse.Namespace) -> Served:
+    try:
+        return served_of(dict(args.served))
+    except ValueError as exc:
+        raise UsageError(f"--served: {exc}") from exc
 
 
 # ---- results ------------------------------------------------------------------------------------------------------
@@ -466,6 +496,7 @@ def _document(
     now: datetime.datetime,
     metrics_note: str,
     interrupted: bool,
+    served: Served,
 ) -> dict[str, Any]:
     versions = {"instinct-fleet": __version__, "vllm": found.version or "unknown"}
     # Whoever says what was measured says all of it, so that the key can be computed beforehand.
@@ -504,6 +535,7 @@ def _document(
         "fits": [to_json(f) for f in guides([(g.concurrency, g.throughput.value) for g in groups])],
         "spent": {"seconds": outcome.seconds, "requests": outcome.requests, "levels": len(history)},
         "server_metrics": metrics_note,
+        "advice": list(advise(history, served, limit=capacity.limit)),
         "settings": {**_settings(args, found), "server's own request count": metrics_note},
         "rules": list(rules(config, max_lag=args.max_lag_ms / 1e3, steps=args.ladder)),
         "levels": [level_to_json(level) for level in history],
@@ -538,6 +570,8 @@ def _show(args: argparse.Namespace, document: Mapping[str, Any], directory: Path
         console.print(f"No number: {document['verdict']}")
     for reason in document["reasons"]:
         console.print(f"Note: {reason}")
+    for advice in document["advice"]:
+        console.print(f"Advice: {advice}")
     if document["simulated"]:
         console.print("Simulated hardware: these numbers say nothing about a real GPU.")
     console.print(f"Report: {directory / 'report.html'}")

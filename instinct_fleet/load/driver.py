@@ -16,7 +16,7 @@ from typing import Any
 
 from instinct_fleet.load.client import Client, Endpoint, EndpointError, Record, clock, fetch
 from instinct_fleet.load.level import BUDGET_OF_REQUESTS, BUDGET_OF_SECONDS, Ask, Level, LevelRun, Limits
-from instinct_fleet.load.metrics import parse_metrics
+from instinct_fleet.load.metrics import parse_metrics, parse_umc
 
 #: Seconds between looks at the stop rule, and between timers that measure how late the event loop is.
 TICK, LAG_TICK = 0.25, 0.02
@@ -57,6 +57,7 @@ class Driver:
         timeout: float = 600.0,
         max_requests: int = 1_000_000,
         metrics: bool = True,
+        gpu_metrics: Endpoint | None = None,
         metrics_interval: float = 0.5,
         on_progress: Progress | None = None,
         seed: int = 0,
@@ -66,6 +67,7 @@ class Driver:
         self.max_requests = max_requests
         self.metrics = metrics
         self.metrics_interval = metrics_interval
+        self.gpu_metrics = gpu_metrics
         self.metrics_note = "not asked" if not metrics else "not read yet"
         self.requests = 0
         self._bodies = bodies
@@ -194,8 +196,28 @@ class Driver:
                 self.metrics = False
                 return
             self.metrics_note = "read"
-            run.server(state.requests, kv=state.kv, preemptions=state.preemptions)
+            run.server(
+                state.requests,
+                waiting=state.waiting,
+                queue=state.mean_queue,
+                kv=state.kv,
+                preemptions=state.preemptions,
+            )
+            await self._watch_gpus(run)
             await asyncio.sleep(self.metrics_interval)
+
+    async def _watch_gpus(self, run: LevelRun) -> None:
+        """Read the exporter once. It only feeds advice, so one that does not answer is asked no more."""
+        if self.gpu_metrics is None:
+            return
+        try:
+            _status, body = await fetch(self.gpu_metrics, "/metrics")
+        except EndpointError:
+            self.gpu_metrics = None
+            return
+        umc = parse_umc(body.decode("utf-8", "replace"))
+        if umc is not None:
+            run.gpu(umc)
 
     def _stalled(self, run: LevelRun) -> int:
         """Requests of this window that wait for their first token three times as long as the objective allows."""

@@ -126,6 +126,9 @@ class Level:
     server_in_flight: float | None = None
     kv_usage_max: float | None = None
     preemptions: float | None = None
+    server_waiting: float | None = None
+    queue_mean: float | None = None
+    umc_activity: float | None = None
     total_requests: int = 0
     stop: str = ""
     void: tuple[str, ...] = ()
@@ -181,6 +184,18 @@ def decide(sample: Sample, ask: Ask) -> str | None:
     elif throughput.relative <= ask.precision:
         return "interval narrow enough"
     return "interval at its finest" if throughput.relative <= ask.finest else None
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _queued(readings: Sequence[tuple[float, float]]) -> float | None:
+    """Return the mean seconds that requests of a level waited, from the first and last reading of two counters."""
+    if len(readings) < 2:
+        return None
+    seconds, count = (readings[-1][i] - readings[0][i] for i in (0, 1))
+    return seconds / count if count > 0 and seconds >= 0 else None
 
 
 def batch_rates(counts: Sequence[float], *, gap: float, window: float, batch: float) -> tuple[float, ...]:
@@ -243,6 +258,9 @@ class LevelRun:
         self._server: list[float] = []
         self._kv: list[float] = []
         self._preemptions: list[float] = []
+        self._waiting: list[float] = []
+        self._queued: list[tuple[float, float]] = []
+        self._umc: list[float] = []
         self._area = 0.0
         self._area_at = now
 
@@ -316,10 +334,28 @@ class LevelRun:
         if self.begin is not None:
             self._lags.append(seconds)
 
-    def server(self, requests: float, *, kv: float | None = None, preemptions: float | None = None) -> None:
-        """The server said how many requests it runs and holds waiting."""
+    def gpu(self, umc: float) -> None:
+        """The exporter said how busy the memory controllers are, 0..1."""
+        if self.begin is not None:
+            self._umc.append(umc)
+
+    def server(
+        self,
+        requests: float,
+        *,
+        waiting: float | None = None,
+        queue: tuple[float, float] | None = None,
+        kv: float | None = None,
+        preemptions: float | None = None,
+    ) -> None:
+        """The server said how many requests it runs and holds waiting; ``queue`` is seconds waited so far, and by how
+        many requests."""
         if self.begin is not None:
             self._server.append(requests)
+            if waiting is not None:
+                self._waiting.append(waiting)
+            if queue is not None:
+                self._queued.append(queue)
             if kv is not None:
                 self._kv.append(kv)
             if preemptions is not None:
@@ -432,6 +468,9 @@ class LevelRun:
             server_in_flight=server,
             kv_usage_max=max(self._kv) if self._kv else None,
             preemptions=self._preemptions[-1] - self._preemptions[0] if self._preemptions else None,
+            server_waiting=_mean(self._waiting),
+            queue_mean=_queued(self._queued),
+            umc_activity=_mean(self._umc),
             total_requests=self._total,
             stop=self.stop or "",
             rate=self.ask.rate,

@@ -75,8 +75,8 @@ def _drawings(document: Mapping[str, Any]) -> list[dict[str, str]]:
 def render(document: Mapping[str, Any]) -> str:
     """Return the report of a load test as one HTML file.
 
-    ``document`` holds at least ``capacity`` (a record as plain data); ``levels``, ``settings``, ``rules``, ``fits``,
-    ``intervals``, ``throughput``, ``spent``, ``title`` and ``generated`` are shown when they are there.
+    ``document`` holds at least ``capacity`` (a record as plain data); ``levels``, ``settings``, ``rules``, ``advice``,
+    ``fits``, ``intervals``, ``throughput``, ``spent``, ``title`` and ``generated`` are shown when they are there.
     """
     environment = Environment(
         loader=PackageLoader("instinct_fleet.report"),
@@ -101,5 +101,6 @@ def render(document: Mapping[str, Any]) -> str:
         fits=document.get("fits") or (),
         settings=document.get("settings") or {},
         rules=document.get("rules") or (),
+        advice=document.get("advice") or (),
         spent=document.get("spent"),
     )

@@ -76,13 +76,14 @@ class Physics:
 class Sequence:
     """One request inside the engine. ``owner`` is whatever the caller wants to find again."""
 
-    __slots__ = ("arrived", "generated", "left", "max_tokens", "owner", "prompt", "running", "since")
+    __slots__ = ("arrived", "entered", "generated", "left", "max_tokens", "owner", "prompt", "running", "since")
 
     def __init__(self, prompt: int, max_tokens: int, owner: Any = None, arrived: float = 0.0) -> None:
         self.prompt = prompt
         self.max_tokens = max_tokens
         self.owner = owner
         self.arrived = arrived
+        self.entered = 0.0  # the engine's time at which it was queued
         self.generated = 0  # when it last entered or left the batch; see Engine.tokens_of
         self.since = 0
         self.left = prompt
@@ -112,6 +113,8 @@ class Engine:
         self.time = 0.0
         self.held = 0  # tokens in the KV cache
         self.preemptions = 0
+        self.queue_seconds = 0.0
+        self.queue_count = 0
         self._ends: dict[int, list[Sequence]] = {}
         self._slow_now = False
         self._mood_until = 0.0
@@ -131,6 +134,7 @@ class Engine:
         limit = self.physics.max_queue
         if limit is not None and len(self.waiting) >= limit:
             return False
+        sequence.entered = self.time
         self.waiting.append(sequence)
         return True
 
@@ -163,6 +167,9 @@ class Engine:
             if physics.kv_tokens is not None and self.held + need > 0.99 * physics.kv_tokens and self.num_running:
                 return
             self.waiting.popleft()
+            if not candidate.generated:  # else it was preempted, and has waited before
+                self.queue_seconds += self.time - candidate.entered
+                self.queue_count += 1
             candidate.left = need
             self.held += need
             self.prefilling.append(candidate)
@@ -512,6 +519,8 @@ class SimServer:
             f"vllm:num_requests_waiting{label} {float(len(engine.waiting))}",
             f"vllm:kv_cache_usage_perc{label} {kv:.6f}",
             f"vllm:num_preemptions_total{label} {float(engine.preemptions)}",
+            f"vllm:request_queue_time_seconds_sum{label} {engine.queue_seconds:.6f}",
+            f"vllm:request_queue_time_seconds_count{label} {float(engine.queue_count)}",
             f"vllm:generation_tokens_total{label} {float(self.truth.tokens)}",
             f'vllm:request_success_total{{engine="0",finished_reason="length",model_name="{self.config.model}"}} '
             f"{float(len(self.truth.e2e))}",

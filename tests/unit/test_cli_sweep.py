@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -65,6 +67,23 @@ def test_a_ladder_from_end_to_end(start: Start, tmp_path: Path, capsys: pytest.C
     # The other command reads the same record and says the same.
     code, again, _ = call(capsys, "knee", str(out / "sweep.json"))
     assert (code, again["knee"], again["limit"]) == (0, document["capacity"]["knee"], document["capacity"]["limit"])
+
+
+def test_advice_comes_with_the_numbers_that_led_to_it(
+    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["sweep", "--base-url", start("slots=4,itl=0.02,kv_tokens=100000"), "--ladder", "16"]
+    args += ["--output-dir", str(tmp_path), "--served", "max-num-seqs=4", *QUICK]
+    _code, document, _ = call(capsys, *args)
+    (line,) = document["advice"]
+    assert re.match(r"1[12] requests wait for \d+ ms each at concurrency 16 while the KV cache is at most", line), line
+    assert "raise max_num_seqs from 4" in line
+    assert line in html.unescape((tmp_path / "report.html").read_text())
+
+
+def test_what_is_served_is_checked_before_anything_is_sent(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "--base-url", "http://127.0.0.1:9", "--served", "seqs=4"]) == 2
+    assert "--served: got 'seqs', expected one of max-num-seqs" in capsys.readouterr().err
 
 
 def test_an_open_loop(start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
