@@ -5,9 +5,14 @@ Each function takes and returns plain lists and dictionaries, as Ansible's filte
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import io
 import json
+import re
+import zipfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -18,6 +23,8 @@ from instinct_fleet.api import as_topology
 from instinct_fleet.capacity import capacity_key
 
 FACTS = "/etc/ansible/facts.d"
+#: Name of the archive that brings the load test to a node.
+CLIENT = "client.zip"
 
 
 def fact_path(instance: str) -> str:
@@ -53,11 +60,13 @@ def benchmark_jobs(
     key_file: str,
     settings: Mapping[str, Any],
     extra: Sequence[str],
+    report: bool = True,
 ) -> list[dict[str, Any]]:
     """Return one job an instance: its command line, its key, its last record, and whether that record is fresh.
 
     A record is fresh when its key, a hash of model, vLLM version, arguments, tensor parallel size and topology, is that
-    of what runs now. ``settings`` are options of ``instinct-fleet sweep``; an empty value or 0 leaves one out.
+    of what runs now. ``settings`` are options of ``instinct-fleet sweep``; an empty value or 0 leaves one out. Without
+    ``report`` the load test draws none (:func:`benchmark_reports` does it elsewhere).
     """
     shape = topology_hash(as_topology(topology))
     jobs = []
@@ -90,6 +99,8 @@ def benchmark_jobs(
             argv += ["--api-key-file", key_file]
         if probe.get("simulated"):
             argv.append("--simulated")
+        if not report:
+            argv.append("--no-report")
         jobs.append(
             {
                 "instance": name,
@@ -112,6 +123,50 @@ def benchmark_files(
     files += [{"dest": job["output_dir"], "state": "directory", "mode": "0755"} for job in jobs if not job["fresh"]]
     if api_key:
         files.append({"dest": key_file, "content": f"{api_key}\n", "mode": "0600", "secret": True})
+    return files
+
+
+def benchmark_unreachable(units: Sequence[Mapping[str, Any]], *, only: Sequence[str]) -> list[str]:
+    """Return the instances that answer on their own node alone, so that another host cannot load them."""
+    loopback = re.compile(r"//(127\.0\.0\.1|localhost|\[::1\])[:/]")
+    return [str(u["instance"]) for u in units if (not only or u["instance"] in only) and loopback.search(str(u["url"]))]
+
+
+def client_files(directory: str) -> list[dict[str, Any]]:
+    """Return the managed files that bring the load test to a node: its folder and one archive that Python reads.
+
+    The same sources give the same bytes. The libraries it needs (rich, jinja2, pydantic, yaml) come with vLLM.
+    """
+    package = Path(__file__).parent
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(package.rglob("*.py")):
+            name = zipfile.ZipInfo(f"{package.name}/{path.relative_to(package)}", (1980, 1, 1, 0, 0, 0))
+            archive.writestr(name, path.read_bytes(), zipfile.ZIP_DEFLATED)
+    content = base64.b64encode(buffer.getvalue()).decode()
+    return [
+        {"dest": directory, "state": "directory", "mode": "0755"},
+        {"dest": f"{directory}/{CLIENT}", "content_b64": content, "mode": "0644"},
+    ]
+
+
+def benchmark_reports(results: Sequence[Mapping[str, Any]], *, output_dir: str, host: str) -> list[dict[str, Any]]:
+    """Return the managed files that keep what nodes measured themselves: raw results, record and report."""
+    from instinct_fleet.report import render  # noqa: PLC0415 - the load test is imported where nothing draws
+
+    files: list[dict[str, Any]] = [{"dest": output_dir, "state": "directory", "mode": "0755"}]
+    for result in results:
+        document = _document(result)
+        if document is None:
+            continue
+        folder = f"{output_dir}/{host}-{result['item']['instance']}"
+        texts = {
+            "sweep.json": json.dumps(document, indent=2) + "\n",
+            "capacity.json": json.dumps(document["capacity"], indent=2) + "\n",
+            "report.html": render(document),
+        }
+        files.append({"dest": folder, "state": "directory", "mode": "0755"})
+        files += [{"dest": f"{folder}/{name}", "content": text, "mode": "0644"} for name, text in texts.items()]
     return files
 
 

@@ -16,7 +16,6 @@ from instinct_fleet.capacity import HEADROOM, ResultError, Results, capacity_key
 from instinct_fleet.cli import DONE, FINDINGS, UsageError
 from instinct_fleet.load.fits import guides
 from instinct_fleet.model import Capacity, Point, sort_findings, to_json
-from instinct_fleet.report import render
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -163,6 +162,9 @@ def _write_report(path: Path, results: Results, capacity: Capacity) -> None:
         ],
     }
     try:
+        # Here, since a node that runs the load test alone lacks the library that draws.
+        from instinct_fleet.report import render  # noqa: PLC0415
+
         path.write_text(render(document), encoding="utf-8")
     except OSError as exc:
         raise UsageError(f"--report: {exc}; expected a file that can be written") from exc

@@ -51,7 +51,6 @@ from instinct_fleet.load.results import (
 from instinct_fleet.load.search import Outcome, SearchConfig, conclude, ladder, plan, pooled, pooled_ttft
 from instinct_fleet.load.session import Planner, Preflight, find_model, interleave, preflight, require_idle, sweep
 from instinct_fleet.model import to_json
-from instinct_fleet.report import render
 
 INTERRUPTED = 130
 
@@ -146,6 +145,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     tune.add_argument("--gpu-metrics-url", metavar="URL", help="AMD's Device Metrics Exporter of the node")
     out = parser.add_argument_group("results")
     out.add_argument("--output-dir", type=Path, metavar="DIR", help="default: artifacts/sweep-<date>")
+    out.add_argument("--no-report", action="store_true", help="write no report.html, which needs matplotlib")
     out.add_argument("--instance", default="", help="name of the instance, for the record")
     out.add_argument(
         "--provenance",
@@ -390,7 +390,7 @@ def run(args: argparse.Namespace) -> int:
     document = _document(
         args, config, found, outcome, history, now=now, metrics_note=driver_note, interrupted=interrupted, served=served
     )
-    _write(directory, document)
+    _write(directory, document, report=not args.no_report)
     _show(args, document, directory)
     if interrupted:
         return INTERRUPTED
@@ -543,12 +543,17 @@ def _document(
     }
 
 
-def _write(directory: Path, document: Mapping[str, Any]) -> None:
-    for name, text in (
-        ("sweep.json", json.dumps(document, indent=2) + "\n"),
-        ("capacity.json", json.dumps(document["capacity"], indent=2) + "\n"),
-        ("report.html", render(document)),
-    ):
+def _write(directory: Path, document: Mapping[str, Any], *, report: bool) -> None:
+    texts = {
+        "sweep.json": json.dumps(document, indent=2) + "\n",
+        "capacity.json": json.dumps(document["capacity"], indent=2) + "\n",
+    }
+    if report:
+        # Here, since a node from which a load test runs lacks the library that draws.
+        from instinct_fleet.report import render  # noqa: PLC0415
+
+        texts["report.html"] = render(document)
+    for name, text in texts.items():
         (directory / name).write_text(text, encoding="utf-8")
 
 
@@ -574,7 +579,7 @@ def _show(args: argparse.Namespace, document: Mapping[str, Any], directory: Path
         console.print(f"Advice: {advice}")
     if document["simulated"]:
         console.print("Simulated hardware: these numbers say nothing about a real GPU.")
-    console.print(f"Report: {directory / 'report.html'}")
+    console.print(f"Results: {directory}" if args.no_report else f"Report: {directory / 'report.html'}")
 
 
 # ---- comparison ---------------------------------------------------------------------------------------------------

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ from support.profile import PROFILES
 from instinct_fleet import benchmarking
 from instinct_fleet.model import to_json
 
+ROOT = Path(__file__).resolve().parents[2]
 UNIT = {
     "instance": "chat-70b",
     "url": "http://127.0.0.1:8000",
@@ -144,3 +149,59 @@ def test_how_tensor_parallel_scales() -> None:
         "m: scaling efficiency against TP 1: TP 1 100 tokens/s (100%), TP 4 320 tokens/s (80%)"
     ]
     assert benchmarking.tp_scaling(records[:1]) == []
+
+
+def test_an_instance_on_loopback_is_reached_from_its_node_only() -> None:
+    units = [UNIT, {**UNIT, "instance": "open", "url": "http://10.0.0.5:8001"}]
+    assert benchmarking.benchmark_unreachable(units, only=[]) == ["chat-70b"]
+    assert benchmarking.benchmark_unreachable(units, only=["open"]) == []
+
+
+def test_the_load_test_that_goes_to_a_node_is_always_the_same_bytes() -> None:
+    folder, archive = benchmarking.client_files("/var/lib/x")
+    assert folder == {"dest": "/var/lib/x", "state": "directory", "mode": "0755"}
+    assert archive["dest"] == "/var/lib/x/client.zip"
+    assert benchmarking.client_files("/var/lib/x")[1] == archive
+
+
+def test_it_runs_there_without_the_libraries_that_only_the_controller_has(tmp_path: Path) -> None:
+    archive = tmp_path / "client.zip"
+    archive.write_bytes(base64.b64decode(benchmarking.client_files("x")[1]["content_b64"]))
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nfor name in ('matplotlib', 'elftools', 'ansible', 'zstandard', 'packaging'):\n"
+        "    sys.modules[name] = None\n"
+    )
+    server = subprocess.Popen(
+        [sys.executable, str(ROOT / "tests/support/simulator.py"), "--physics", "slots=4,itl=0.01"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        (job,) = jobs(
+            unit={**UNIT, "url": f"http://127.0.0.1:{json.loads(server.stdout.readline())['port']}"},
+            python=sys.executable,
+            output_dir=str(tmp_path),
+            settings={"ladder": "1,2", "level-seconds": 2, "input-len": 8, "output-len": 8, "max-lag-ms": 10000},
+            extra=["--model", "sim"],
+            report=False,
+        )
+        process = subprocess.run(
+            job["argv"],
+            cwd="/",
+            env={"PYTHONPATH": f"{tmp_path}:{archive}", "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        server.terminate()
+        server.communicate()
+    assert process.returncode in (0, 1), process.stderr
+    assert {p.name for p in (tmp_path / "n1-chat-70b").iterdir()} == {"levels.jsonl", "sweep.json", "capacity.json"}
+    result = {"item": job, "rc": process.returncode, "stdout": process.stdout}
+    files = benchmarking.benchmark_reports([result], output_dir="artifacts", host="n1")
+    texts = {f["dest"]: f.get("content", "") for f in files}
+    assert "<svg" in texts["artifacts/n1-chat-70b/report.html"]
+    assert "Simulated hardware" in texts["artifacts/n1-chat-70b/report.html"]
+    assert json.loads(texts["artifacts/n1-chat-70b/sweep.json"])["kind"] == "instinct-fleet sweep"
