@@ -32,6 +32,7 @@ lint: setup ## Check style, types and playbooks
 	@ansible-playbook site.yml -i inventories/prod --syntax-check
 
 unit: setup ## Run the unit tests
+	@$(BENCH) browser
 	@python -m pytest -n 2
 
 unit-all: ## Run the unit tests on Python 3.12 and 3.13 too, where these are installed (Ansible runs on the first only)

@@ -21,6 +21,8 @@ from instinct_fleet import advice
 from instinct_fleet.acceptance import topology_hash
 from instinct_fleet.api import as_topology
 from instinct_fleet.capacity import capacity_key
+from instinct_fleet.load.fits import guides
+from instinct_fleet.model import to_json
 
 FACTS = "/etc/ansible/facts.d"
 #: Name of the archive that brings the load test to a node.
@@ -159,6 +161,9 @@ def benchmark_reports(results: Sequence[Mapping[str, Any]], *, output_dir: str, 
         document = _document(result)
         if document is None:
             continue
+        # Drawn again, since a node lacks a library that one of the fits needs.
+        curve = [(p["concurrency"], p["output_token_rate"]) for p in document["capacity"]["points"] if p.get("counts")]
+        document["fits"] = [to_json(f) for f in guides([(c, rate) for c, rate in curve if rate is not None])]
         folder = f"{output_dir}/{host}-{result['item']['instance']}"
         texts = {
             "sweep.json": json.dumps(document, indent=2) + "\n",

@@ -61,6 +61,8 @@ SIMULATED_NODE = [
 ]
 #: What the bench itself needs, by the program that shows it is there.
 HOST_PACKAGES = {"podman": "podman", "mmdebstrap": "mmdebstrap", "curl": "curl", "gpg": "gnupg"}
+#: What the tests of the report need beside it.
+BROWSER_PACKAGES = {"chromium": "chromium", "chromedriver": "chromium-driver"}
 
 DEMO_NODE = "demo-node1"
 DEMO_ADDRESS = "127.0.1.11"
@@ -165,6 +167,12 @@ def install(missing: list[str]) -> None:
         hint=hint,
         env=env,
     )
+
+
+def browser() -> None:
+    """Install the browser that looks at the reports. Without root the tests that need it say that they were skipped."""
+    if os.geteuid() == 0:
+        install([package for program, package in BROWSER_PACKAGES.items() if not shutil.which(program)])
 
 
 def setup() -> None:
@@ -468,7 +476,7 @@ def main() -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("setup", "image", "models", "demo", "unit-all"):
+    for name in ("setup", "browser", "image", "models", "demo", "unit-all"):
         commands.add_parser(name)
     one = commands.add_parser("up")
     one.add_argument("name")
@@ -482,6 +490,8 @@ def main() -> int:
     try:
         if args.command == "setup":
             setup()
+        elif args.command == "browser":
+            browser()
         elif args.command == "image":
             install_packages()
             image()

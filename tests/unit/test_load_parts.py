@@ -185,6 +185,7 @@ def test_fits_without_an_answer_say_so() -> None:
     assert [f.name for f in guides([])] == ["USL", "two segments", "kneed"]
     assert all(f.knee is None and f.note for f in guides([]))
     assert kneedle([(1, 1.0)]).knee is None
+    assert kneedle([(c, 30.0 * min(c, 32)) for c in (1, 2, 4, 8, 16, 32, 64, 128)]).knee == 32
 
 
 # ---- differences --------------------------------------------------------------------------------------------------
