@@ -22,6 +22,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -209,10 +210,9 @@ def interpreter(version: str) -> str | None:
 
 def unit_all() -> None:
     """Run the unit tests of the package on the other Pythons that it supports, without Ansible."""
-    text = (REPO / "pyproject.toml").read_text()
-    needs = [
-        need for need in re.findall(r'^    "([^"]+)",$', text, re.M) if not re.match(r"(ansible|molecule|pre-)", need)
-    ]
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    needs = [need for need in wanted if not re.match(r"(ansible|molecule|pre-)", need)]
     for version in ("3.12", "3.13"):
         python = interpreter(version)
         if python is None:
