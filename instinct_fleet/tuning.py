@@ -265,14 +265,17 @@ def _compare(probe: Mapping[str, Any], tuning: Tuning) -> list[str]:
     """Return a sentence for each setting whose value in effect is not the one wanted."""
     said = _said(probe, [TOOL, "show"])
     try:
-        seen = json.loads(said or "")
+        seen = json.loads("{}" if said is None else said)
     except ValueError:
         return [f"what is in effect could not be read: `{TOOL} show` said {(said or 'nothing')[:80]!r}"]
     config = _config(tuning)
     found = []
 
     def check(name: str, now: Any, wanted: str, variable: str) -> None:
-        if now is None:
+        if now is None and said is None and not name.startswith("systemd"):
+            # A bare node. After the first run the tool is there.
+            found.append(f"{name} is not known before {TOOL} is there, expected {wanted} ({variable})")
+        elif now is None:
             found.append(
                 f"{name} could not be read (this node has none, or does not show it), expected {wanted}; "
                 f"{variable} leaves it alone when empty"

@@ -176,8 +176,12 @@ def test_a_value_that_did_not_take_is_named_with_both(
 
 def test_what_could_not_be_read_is_not_as_wanted() -> None:
     missing = {"path": None, "rc": None, "stdout": "", "stderr": "", "error": "not found"}
-    for answer in (missing, said("Traceback")):
-        assert "could not be read" in plan(node(commands={f"{tuning.TOOL} show": answer}))["unsettled"][0]
+    for answer in (said(""), said("Traceback")):
+        assert "could not be read: `" in plan(node(commands={f"{tuning.TOOL} show": answer}))["unsettled"][0]
+    # A bare node: each value is named, since check mode shows what would become of it.
+    bare = plan(node(commands={f"{tuning.TOOL} show": missing}), swap="off")["unsettled"]
+    assert f"swap is not known before {tuning.TOOL} is there, expected off (node_tuning_swap)" in bare
+    assert len(bare) == 5
     limits = plan(node(commands={" ".join(tuning.PROBE_COMMANDS[4]): missing}))["unsettled"]
     assert limits[0].startswith("systemd's DefaultLimitMEMLOCK could not be read")
 
