@@ -232,14 +232,20 @@ def mirror() -> list[str]:
     return []
 
 
+def packages_of(suite: str) -> list[str]:
+    """Return what is installed on a node of a Debian release."""
+    return sorted([*NODE_PACKAGES, *(SERVING_PACKAGES if suite == SUITE else [])])
+
+
 def image(suite: str = SUITE) -> str:
     """Build the image of a node unless it is there, and return its name."""
-    packages = sorted(NODE_PACKAGES + (SERVING_PACKAGES if suite == SUITE else []))
+    packages = packages_of(suite)
     customize = "\n".join(
         [
             *SIMULATED_NODE,
-            # A getty and a clock have nothing to do in a container, and systemd must reach "running".
-            'chroot "$1" systemctl mask getty.target console-getty.service systemd-timesyncd.service',
+            # A getty, a clock and kernel modules have no place in a container, and systemd must reach "running".
+            'chroot "$1" systemctl mask getty.target console-getty.service systemd-timesyncd.service '
+            "systemd-modules-load.service",
         ]
     )
     recipe = hashlib.sha256(repr((suite, packages, customize)).encode()).hexdigest()[:12]

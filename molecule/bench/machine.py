@@ -43,6 +43,7 @@ HOST_PACKAGES = {
 }
 PACKAGES = [
     "curl",
+    "dbus",
     "grub-pc-bin",
     "grub2-common",
     "iproute2",
@@ -151,7 +152,7 @@ WantedBy=multi-user.target
 UNIT
 chroot "$1" systemctl enable bench-network.service bench-replay.service ssh.service
 # Nothing here is hot-plugged, kept or logged in to, and each unit costs a second or more under emulation.
-chroot "$1" systemctl mask getty.target systemd-logind.service systemd-timesyncd.service systemd-networkd.service \
+chroot "$1" systemctl mask getty.target systemd-timesyncd.service systemd-networkd.service \
     systemd-network-generator.service systemd-udevd.service systemd-udev-trigger.service \
     systemd-udev-settle.service systemd-udevd-control.socket systemd-udevd-kernel.socket systemd-pstore.service \
     systemd-random-seed.service systemd-journal-flush.service systemd-binfmt.service systemd-update-utmp.service \
@@ -160,6 +161,9 @@ chroot "$1" systemctl mask getty.target systemd-logind.service systemd-timesyncd
     sys-kernel-debug.mount sys-kernel-tracing.mount sys-kernel-config.mount sys-fs-fuse-connections.mount \
     modprobe@.service kmod-static-nodes.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \
     e2scrub_all.timer e2scrub_reap.service fstrim.timer systemd-tmpfiles-clean.timer
+# `shutdown` asks logind over the bus, as on a real node; both start when they are asked.
+rm -f "$1"/lib/systemd/system/multi-user.target.wants/systemd-logind.service \
+    "$1"/lib/systemd/system/multi-user.target.wants/dbus.service
 mkdir -p "$1/etc/systemd/system-generators"
 for path in "$1"/lib/systemd/system-generators/*; do
     ln -s /dev/null "$1/etc/systemd/system-generators/${path##*/}"

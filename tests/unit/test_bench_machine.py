@@ -178,3 +178,21 @@ def test_a_gpu_without_a_device_is_an_error(tmp_path: Path) -> None:
     run = mirror(tmp_path, bdfs=("0000:0d:00.0", *mi300x_8().bdfs[1:]))
     assert run.returncode == 1
     assert "no device stands at 0000:0c:00.0" in run.stderr
+
+
+def test_only_a_node_of_the_suite_that_serves_has_what_vllm_needs(
+    machine: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = machine.bench
+    monkeypatch.setattr(bench, "SUITE", "bookworm")
+    assert set(bench.packages_of("bookworm")) - set(bench.packages_of("trixie")) == {
+        "g++",
+        "python3-dev",
+        "python3-venv",
+    }
+    # A node that was asked for with another release is not taken for the one that runs.
+    asked: list[list[str]] = []
+    monkeypatch.setattr(bench, "ask", lambda argv: asked.append(argv) or subprocess.CompletedProcess(argv, 0))
+    names = [bench.image(suite) for suite in ("bookworm", "trixie")]
+    assert [name.split(":")[1].split("-")[0] for name in names] == ["bookworm", "trixie"]
+    assert len({name.rpartition("-")[2] for name in names}) == 2
