@@ -141,8 +141,11 @@ def test_a_process_that_is_not_the_machine_is_left_alone(machine: ModuleType, tm
     assert machine.pid_of(tmp_path) is None
     (tmp_path / "pid").write_text(f"{os.getpid()}\n")
     assert machine.pid_of(tmp_path) is None
-    argv = [sys.executable, "-c", "input()", str(tmp_path / "pid")]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE) as process:
+    argv = [sys.executable, "-c", "print(flush=True); input()", str(tmp_path / "pid")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        # For a moment after its start a program has no command line.
+        assert process.stdout is not None
+        process.stdout.readline()
         (tmp_path / "pid").write_text(f"{process.pid}\n")
         assert machine.pid_of(tmp_path) == process.pid
         process.kill()
