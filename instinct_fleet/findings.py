@@ -413,6 +413,21 @@ def _codes() -> dict[str, Code]:
             "AMD recommends NPS1 for serving on this model: with more nodes an instance spans them.",
             "Set NPS1 in the BIOS.",
         ),
+        "host_smt": Code(
+            "host",
+            "warning",
+            "SMT is not as declared",
+            "AMD's acceptance guide has SMT off: two threads share a core, and the workers of vLLM poll.",
+            "Set SMT control in the BIOS, or declare the one that is there (`smt` of the policy).",
+        ),
+        "host_memory": Code(
+            "host",
+            "warning",
+            "Memory of the NUMA nodes differs",
+            "The sockets have the same memory modules. Less on one is a module that failed or is missing, and what is "
+            "bound there runs out first.",
+            "Look for the module in `ipmitool sel list` and `dmidecode -t memory`; reseat or replace it.",
+        ),
         "pcie_link_degraded": Code(
             "host",
             "error",

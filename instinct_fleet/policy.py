@@ -61,6 +61,8 @@ class Policy(BaseModel):
     numa_nodes: int | None = None
     # AMD's BIOS tables for the MI300 series ask for NPS1.
     nodes_per_socket: int | None = 1
+    # AMD's acceptance guide (bios-settings) has SMT off, many hosts come with it on: judged where it is declared.
+    smt: bool | None = None
     pcie: PcieLink | None = None
     iommu_passthrough: bool = True
     cmdline_recommended: tuple[str, ...] = ()
@@ -525,7 +527,18 @@ def _numa_nodes(e: Evidence, p: Policy) -> Iterator[Finding]:
             f"{len(with_cpus)} NUMA nodes on {sockets} sockets (NPS{len(with_cpus) // sockets}), "
             f"expected {p.nodes_per_socket} a socket",
         )
+    sizes = {node.id: node.mem_bytes for node in with_cpus if node.mem_bytes is not None}
+    most = max(sizes.values(), default=0)
+    if sizes and min(sizes.values()) < most * (1 - MEMORY_TOLERANCE):
+        seen = ", ".join(f"node {node}: {size / GIB:.1f} GiB" for node, size in sorted(sizes.items()))
+        yield finding("host_memory", e.subject, f"memory by NUMA node {seen}; expected the same on each")
+    smt, state = e.topology.host.smt, {True: "on", False: "off", None: "not known"}
+    if p.smt is not None and smt is not p.smt:
+        yield finding("host_smt", e.subject, f"SMT is {state[smt]}, declared is {state[p.smt]}")
 
+
+#: What the firmware and the kernel keep for themselves is not the same on each node.
+MEMORY_TOLERANCE = 0.1
 
 #: Compute mode -> memory modes that go with it. SPX with NPS4 is refused by the firmware; NPS4 forces CPX.
 MEMORY_MODES: Mapping[str, tuple[str, ...]] = {

@@ -5,7 +5,6 @@ Pure functions: what `node_probe` read goes in, and what the role `node_tuning` 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -172,6 +171,18 @@ def grub_lines(text: str | None) -> list[str]:
     return [line for line in found if not {"single", "recovery"} & set(line.split())]
 
 
+def _remembered(probe: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the options that this node was given: ``asked`` last time, and ``dropped`` before that."""
+    found = _record((probe.get("paths") or {}).get(CONFIG)).get("cmdline")
+    return {key: list(found.get(key, [])) if isinstance(found, dict) else [] for key in ("asked", "dropped")}
+
+
+def _dropped(probe: Mapping[str, Any], options: Sequence[str]) -> list[str]:
+    """Return the options that were asked for once and are not any more. An option of somebody else's is never here."""
+    remembered = _remembered(probe)
+    return sorted({*remembered["asked"], *remembered["dropped"]} - set(options))
+
+
 # --- the plan --------------------------------------------------------------------------------------------------------
 
 
@@ -201,7 +212,11 @@ def _file(dest: str, content: str, **more: Any) -> dict[str, Any]:
     return {"dest": dest, "content": content, "mode": "0644", **more}
 
 
-def _files(tuning: Tuning, options: Sequence[str], tool: str) -> list[dict[str, Any]]:
+def _files(tuning: Tuning, options: Sequence[str], dropped: Sequence[str], tool: str) -> list[dict[str, Any]]:
+    config = _config(tuning)
+    if tuning.boot_loader == "grub":
+        # For the next run: what it no longer asks for is known as once asked for, and not as somebody else's.
+        config["cmdline"] = {"asked": list(options), "dropped": list(dropped)}
     unit = (
         f"{HEADER}[Unit]\nDescription=Settings of the kernel for GPU serving that do not last over a boot\n"
         "After=systemd-sysctl.service systemd-modules-load.service\n\n"
@@ -220,7 +235,7 @@ def _files(tuning: Tuning, options: Sequence[str], tool: str) -> list[dict[str, 
         _folder("/usr/local/lib/instinct-fleet"),
         {**_file(TOOL, tool), "mode": "0755"},
         _folder("/etc/instinct-fleet"),
-        _file(CONFIG, json.dumps(_config(tuning), indent=2, sort_keys=True) + "\n"),
+        _file(CONFIG, json.dumps(config, indent=2, sort_keys=True) + "\n"),
         # systemd looks for the program of a unit, so it is verified only in its place.
         _file(f"/etc/systemd/system/{UNIT}", unit, notify=["node_tuning reload"]),
         _file("/etc/sysctl.d/90-instinct-fleet.conf", sysctl and HEADER + sysctl),
@@ -250,14 +265,17 @@ def _compare(probe: Mapping[str, Any], tuning: Tuning) -> list[str]:
     """Return a sentence for each setting whose value in effect is not the one wanted."""
     said = _said(probe, [TOOL, "show"])
     try:
-        seen = json.loads(said or "")
+        seen = json.loads("{}" if said is None else said)
     except ValueError:
         return [f"what is in effect could not be read: `{TOOL} show` said {(said or 'nothing')[:80]!r}"]
     config = _config(tuning)
     found = []
 
     def check(name: str, now: Any, wanted: str, variable: str) -> None:
-        if now is None:
+        if now is None and said is None and not name.startswith("systemd"):
+            # A bare node. After the first run the tool is there.
+            found.append(f"{name} is not known before {TOOL} is there, expected {wanted} ({variable})")
+        elif now is None:
             found.append(
                 f"{name} could not be read (this node has none, or does not show it), expected {wanted}; "
                 f"{variable} leaves it alone when empty"
@@ -306,7 +324,8 @@ def tuning_plan(probe: Mapping[str, Any], *, wanted: Mapping[str, Any], tool: st
     Returns:
         ``refusals``; ``options`` of the kernel command line; ``files`` for managed_files; ``units`` to start or stop;
         ``unsettled``: settings whose value in effect is not the one wanted; ``grub_stale``: whether the boot loader's
-        menu lacks an option; ``unit_off``: whether the unit that applies them at each boot is not enabled or failed.
+        menu lacks an option (``grub_lacks``) or still has one that was dropped (``grub_leftover``); ``unit_off``:
+        whether the unit that applies them at each boot is not enabled or failed.
 
     Raises:
         ValueError: the inputs are not of their form.
@@ -328,15 +347,19 @@ def tuning_plan(probe: Mapping[str, Any], *, wanted: Mapping[str, Any], tool: st
         )
     lines = grub_lines((probe.get("paths") or {}).get(GRUB_CONFIG))
     lacking = sorted({o for line in lines for o in options if not in_effect(line, o)}) if lines else list(options)
+    dropped = _dropped(probe, options)
+    # Only until it was written once more without them: one that is there then comes from somebody else's file.
+    leftover = [o for o in _remembered(probe)["asked"] if o in dropped and any(o in line.split() for line in lines)]
     state = (probe.get("units") or {}).get(UNIT) or {}
     return {
         "refusals": refusals,
         "options": options,
-        "files": _files(tuning, options, tool),
+        "files": _files(tuning, options, dropped, tool),
         "units": _unit_changes(probe, tuning),
         "unsettled": _compare(probe, tuning),
-        "grub_stale": grub and bool(lacking),
+        "grub_stale": grub and bool(lacking or leftover),
         "grub_lacks": lacking if grub else [],
+        "grub_leftover": leftover if grub else [],
         "unit_off": state.get("UnitFileState") != "enabled" or state.get("ActiveState") != "active",
     }
 
@@ -382,6 +405,13 @@ def reboot_reasons(probe: Mapping[str, Any], *, wanted: Mapping[str, Any] | None
             reasons.append("the kernel command line could not be read")
         else:
             reasons += [f"kernel command line lacks {o}" for o in options if not in_effect(cmdline, o)]
+            kept = [*cmdline.split()]
+            given = {o for line in grub_lines((probe.get("paths") or {}).get(GRUB_CONFIG)) for o in line.split()}
+            reasons += [
+                f"kernel command line still has {o}, which is no longer asked for"
+                for o in _dropped(probe, options)
+                if o in kept and o not in given
+            ]
     module = probe.get("module") or {}
     installed = (_said(probe, PROBE_COMMANDS[3]) or "").strip()
     # The kernel's own driver has no version; one of DKMS has.
@@ -411,11 +441,6 @@ def _record(text: str | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def change_key(reasons: Sequence[str]) -> str:
-    """Return a short name for what a reboot is to bring into effect: the same reasons are the same change."""
-    return hashlib.sha256("\n".join(sorted(reasons)).encode()).hexdigest()[:16]
-
-
 def reboot_decision(probe: Mapping[str, Any], reasons: Sequence[str]) -> dict[str, Any]:
     """Decide whether one more reboot may be tried for these reasons.
 
@@ -423,8 +448,10 @@ def reboot_decision(probe: Mapping[str, Any], reasons: Sequence[str]) -> dict[st
         ``refusal``: why not, or None; ``record``: the text to keep on the node before the reboot.
     """
     record = _record((probe.get("paths") or {}).get(REBOOT_RECORD))
-    key = change_key(reasons)
-    tried = record.get("count", 0) if record.get("change") == key and not record.get("settled") else 0
+    # A change of which a part came into effect is still the same one.
+    known = record.get("reasons")
+    same = not record.get("settled") and isinstance(known, list) and set(reasons) <= set(known)
+    tried = int(record.get("count") or 0) if same else 0
     refusal = None
     serving = serving_units(probe)
     if serving:
@@ -434,18 +461,19 @@ def reboot_decision(probe: Mapping[str, Any], reasons: Sequence[str]) -> dict[st
             f"{tried} reboots did not bring it into effect: {'; '.join(reasons)}. Nothing more is tried. Find out why "
             f"(another boot entry, a read-only /boot, the firmware), then remove {REBOOT_RECORD} on the node"
         )
-    return {"refusal": refusal, "record": reboot_record(key, tried + 1, settled=False)}
+    kept = known if same and known else reasons
+    return {"refusal": refusal, "record": reboot_record(kept, tried + 1, settled=False)}
 
 
-def reboot_record(change: str, count: int, *, settled: bool) -> str:
-    """Return the text of the record of reboots."""
-    return json.dumps({"change": change, "count": count, "settled": settled}, sort_keys=True) + "\n"
+def reboot_record(reasons: Sequence[str], count: int, *, settled: bool) -> str:
+    """Return the text of the record of reboots: how many there were for which reasons."""
+    return json.dumps({"count": count, "reasons": sorted(reasons), "settled": settled}, sort_keys=True) + "\n"
 
 
 def settled_record(record: str) -> str:
     """Return a record as it is kept once the change is in effect, so that a later change begins to count anew."""
     found = _record(record)
-    return reboot_record(str(found.get("change", "")), int(found.get("count", 0)), settled=True)
+    return reboot_record(found.get("reasons") or [], int(found.get("count", 0)), settled=True)
 
 
 def reboot_problems(

@@ -1,7 +1,7 @@
 """The test bench: simulated nodes for the demo, for Molecule and for CI. Standard library only.
 
     python3 molecule/bench/bench.py setup                       virtual environment of the project
-    python3 molecule/bench/bench.py up NAME --address 127.0.1.11 [--profile mi300x_8]
+    python3 molecule/bench/bench.py up NAME --address 127.0.1.11 [--profile mi300x_8] [--suite trixie]
     python3 molecule/bench/bench.py down [NAME...]              without a name: everything of ours
     python3 molecule/bench/bench.py demo
 
@@ -34,7 +34,7 @@ MODELS = CACHE / "models"
 NODES = CACHE / "nodes"
 LABEL = "instinct-fleet=bench"
 
-#: Debian release of the nodes. Its Python is the one that the wheels of runtime set "cpu" are for.
+#: Debian release of the nodes that serve. Its Python is the one that the wheels of runtime set "cpu" are for.
 SUITE = os.environ.get("BENCH_NODE_SUITE", "bookworm")
 #: Where the nodes' packages come from; empty for the mirror that this machine uses.
 MIRROR = os.environ.get("BENCH_DEBIAN_MIRROR", "")
@@ -42,16 +42,15 @@ NODE_PACKAGES = [
     "ca-certificates",
     "curl",
     "dbus",
-    "g++",
     "iproute2",
     "numactl",
     "procps",
     "python3",
-    "python3-dev",
-    "python3-venv",
     "systemd",
     "systemd-sysv",
 ]
+#: What vLLM needs besides. A node of another release than SUITE serves nothing and is built in half the time.
+SERVING_PACKAGES = ["g++", "python3-dev", "python3-venv"]
 REPLAYED = ["amd-smi", "rocm-smi", "rocminfo", "lspci", "all_reduce_perf"]
 #: What makes a root file system ("$1", as mmdebstrap's hooks have it) that of a node: replayed tools, a marker, groups.
 SIMULATED_NODE = [
@@ -241,20 +240,27 @@ def mirror() -> list[str]:
     return []
 
 
-def image() -> str:
+def packages_of(suite: str) -> list[str]:
+    """Return what is installed on a node of a Debian release."""
+    return sorted([*NODE_PACKAGES, *(SERVING_PACKAGES if suite == SUITE else [])])
+
+
+def image(suite: str = SUITE) -> str:
     """Build the image of a node unless it is there, and return its name."""
+    packages = packages_of(suite)
     customize = "\n".join(
         [
             *SIMULATED_NODE,
-            # A getty and a clock have nothing to do in a container, and systemd must reach "running".
-            'chroot "$1" systemctl mask getty.target console-getty.service systemd-timesyncd.service',
+            # A getty, a clock and kernel modules have no place in a container, and systemd must reach "running".
+            'chroot "$1" systemctl mask getty.target console-getty.service systemd-timesyncd.service '
+            "systemd-modules-load.service",
         ]
     )
-    recipe = hashlib.sha256(repr((SUITE, NODE_PACKAGES, customize)).encode()).hexdigest()[:12]
-    name = f"localhost/instinct-fleet-node:{SUITE}-{recipe}"
+    recipe = hashlib.sha256(repr((suite, packages, customize)).encode()).hexdigest()[:12]
+    name = f"localhost/instinct-fleet-node:{suite}-{recipe}"
     if ask(["podman", "image", "exists", name]).returncode == 0:
         return name
-    say(f"building the node image ({SUITE})")
+    say(f"building the node image ({suite})")
     CACHE.mkdir(exist_ok=True)
     tarball = CACHE / "rootfs.tar"
     run(
@@ -262,9 +268,9 @@ def image() -> str:
         [
             "mmdebstrap",
             "--variant=minbase",
-            "--include=" + ",".join(NODE_PACKAGES),
+            "--include=" + ",".join(packages),
             f"--customize-hook={customize}",
-            SUITE,
+            suite,
             str(tarball),
             *mirror(),
         ],
@@ -334,9 +340,9 @@ def nodes_here(profile: Any) -> list[tuple[str, int]]:
     return nodes
 
 
-def up(node: str, *, address: str, profile: str) -> None:
+def up(node: str, *, address: str, profile: str, suite: str = SUITE) -> None:
     """Boot a node unless it runs."""
-    name = image()
+    name = image(suite)
     state = ask(["podman", "inspect", "--format", "{{.State.Running}} {{.ImageName}}", node]).stdout.split()
     stamp = NODES / node / "profile"
     if state == ["true", name] and stamp.is_file() and stamp.read_text().strip() == profile:
@@ -482,6 +488,7 @@ def main() -> int:
     one.add_argument("name")
     one.add_argument("--address", required=True)
     one.add_argument("--profile", default="mi300x_8")
+    one.add_argument("--suite", default="", help=f"Debian release of the node, {SUITE} unless given")
     commands.add_parser("down").add_argument("names", nargs="*")
     args = parser.parse_args()
     for value in [getattr(args, "name", ""), *getattr(args, "names", [])]:
@@ -500,7 +507,7 @@ def main() -> int:
             models()
         elif args.command == "up":
             install_packages()
-            up(args.name, address=args.address, profile=args.profile)
+            up(args.name, address=args.address, profile=args.profile, suite=args.suite or SUITE)
         elif args.command == "unit-all":
             unit_all()
         elif args.command == "down":

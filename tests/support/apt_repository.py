@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: The kernel that the nodes of the scenarios are said to boot: of the series that Debian 12 ships.
-KERNEL = "6.1.0-40-amd64"
+#: Kernels that the nodes of the scenarios are said to boot: of Debian 12 and 13, and of Ubuntu 22.04 and 24.04.
+KERNELS = ("6.1.0-40-amd64", "6.12.48+deb13-amd64", "5.15.0-157-generic", "6.8.0-86-generic")
 SUITES = {"jammy": "22.04", "noble": "24.04"}
 #: Release -> what AMD's versions of it look like, and the suites that it is published for here.
 ROCM = {
@@ -224,10 +224,17 @@ def driver_packages(release: str, suite: str) -> list[Package]:
 
 def distribution_packages() -> list[Package]:
     """Return what the node's distribution offers: kernel headers, DKMS, and a rocminfo with a higher version."""
+    headers = [
+        Package(f"linux-headers-{kernel}", "1-1", "", {f"/lib/modules/{kernel}/build/Makefile": ("\n", 0o644)})
+        for kernel in KERNELS
+    ]
+    # Ubuntu keeps parts of a kernel in a package of their own.
+    extra = [Package(f"linux-modules-extra-{kernel}", "1-1") for kernel in KERNELS if kernel.endswith("-generic")]
     return [
+        *headers,
+        *extra,
         Package("dkms", "3.0.10-8", "kmod", {"/usr/sbin/dkms": (DKMS, 0o755)}),
         Package("kmod", "30-1", "", {"/usr/sbin/modinfo": (MODINFO, 0o755)}),
-        Package(f"linux-headers-{KERNEL}", "6.1.153-1", "", {f"/lib/modules/{KERNEL}/build/Makefile": ("\n", 0o644)}),
         Package("rocminfo", "99.0-1", "", {"/usr/bin/rocminfo": ("#!/bin/sh\necho distribution\n", 0o755)}),
         Package("amd-smi-lib", "99.0-1", "", {"/usr/bin/amd-smi-lib": ("#!/bin/sh\necho distribution\n", 0o755)}),
     ]

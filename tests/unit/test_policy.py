@@ -298,6 +298,34 @@ def test_nps4_is_sold_with_mi210() -> None:
     assert "host_nps" not in {f.code for f in found}
 
 
+@pytest.mark.parametrize(
+    ("sizes", "told"), [((768, 768), False), ((768, 700), False), ((768, 512), True), ((768, 0), True)]
+)
+def test_a_socket_with_less_memory_than_the_other(sizes: tuple[int, int], told: bool) -> None:
+    nodes = tuple(NodeProfile(f"{8 * n}-{8 * n + 7}", size << 30) for n, size in enumerate(sizes))
+    found = judge(replace(mi300x_8(), nodes=nodes))
+    messages = [f.message for f in found if f.code == "host_memory"]
+    seen = f"memory by NUMA node node 0: 768.0 GiB, node 1: {sizes[1]}.0 GiB; expected the same on each"
+    assert messages == ([seen] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("smt", "declared", "message"),
+    [
+        (True, None, None),
+        (False, False, None),
+        (True, False, "SMT is on, declared is off"),
+        (False, True, "SMT is off, declared is on"),
+        (None, False, "SMT is not known, declared is off"),
+    ],
+)
+def test_smt_is_judged_where_it_is_declared(smt: bool | None, declared: bool | None, message: str | None) -> None:
+    topology = healthy().topology
+    evidence = replace(healthy(), topology=replace(topology, host=replace(topology.host, smt=smt)))
+    found = evaluate(evidence, policy="mi300x_8", overrides={"smt": declared})
+    assert [f.message for f in found if f.code == "host_smt"] == ([message] if message else [])
+
+
 def test_no_numa_node() -> None:
     evidence = replace(healthy(), topology=replace(healthy().topology, numa=()))
     assert only(evaluate(evidence, policy="mi300x_8"), "numa_nodes_unknown").severity == "unknown"

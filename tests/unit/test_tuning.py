@@ -176,8 +176,12 @@ def test_a_value_that_did_not_take_is_named_with_both(
 
 def test_what_could_not_be_read_is_not_as_wanted() -> None:
     missing = {"path": None, "rc": None, "stdout": "", "stderr": "", "error": "not found"}
-    for answer in (missing, said("Traceback")):
-        assert "could not be read" in plan(node(commands={f"{tuning.TOOL} show": answer}))["unsettled"][0]
+    for answer in (said(""), said("Traceback")):
+        assert "could not be read: `" in plan(node(commands={f"{tuning.TOOL} show": answer}))["unsettled"][0]
+    # A bare node: each value is named, since check mode shows what would become of it.
+    bare = plan(node(commands={f"{tuning.TOOL} show": missing}), swap="off")["unsettled"]
+    assert f"swap is not known before {tuning.TOOL} is there, expected off (node_tuning_swap)" in bare
+    assert len(bare) == 5
     limits = plan(node(commands={" ".join(tuning.PROBE_COMMANDS[4]): missing}))["unsettled"]
     assert limits[0].startswith("systemd's DefaultLimitMEMLOCK could not be read")
 
@@ -265,6 +269,36 @@ def test_reasons_for_a_reboot() -> None:
     assert tuning.reboot_reasons({**unloaded, "pci": {}}, wanted=None) == []
 
 
+def test_an_option_that_is_no_longer_asked_for_goes_away_and_stays_away() -> None:
+    extra = wanted(cmdline_extra=["pcie_aspm=off"])
+    menu = f"\tlinux\t/boot/vmlinuz {LINE} pcie_aspm=off\n"
+    written = content(tuning.tuning_plan(node(), wanted=extra), tuning.CONFIG)
+    probe = node(cmdline=f"{LINE} pcie_aspm=off", paths={tuning.CONFIG: written, tuning.GRUB_CONFIG: menu})
+    assert not tuning.tuning_plan(probe, wanted=extra)["grub_stale"]
+    made = plan(probe)
+    assert (made["grub_stale"], made["grub_leftover"]) == (True, ["pcie_aspm=off"])
+    # Written once more without it: the kernel that runs still has it, the next one will not.
+    after = content(made, tuning.CONFIG)
+    probe = node(cmdline=f"{LINE} pcie_aspm=off", paths={**node()["paths"], tuning.CONFIG: after})
+    assert not plan(probe)["grub_stale"]
+    assert content(plan(probe), tuning.CONFIG) == after
+    assert tuning.reboot_reasons(probe, wanted=wanted()) == [
+        "kernel command line still has pcie_aspm=off, which is no longer asked for"
+    ]
+    # Somebody else's file asks for it: that is theirs.
+    probe["paths"][tuning.GRUB_CONFIG] = menu
+    assert not plan(probe)["grub_stale"]
+    assert tuning.reboot_reasons(probe, wanted=wanted()) == []
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", '{"cmdline": 1}', '{"cmdline": {"dropped": []}}', "not json"])
+def test_a_configuration_of_another_form_names_no_option(text: str | None) -> None:
+    probe = node(cmdline=f"{LINE} pcie_aspm=off")
+    probe["paths"][tuning.CONFIG] = text
+    assert not plan(probe)["grub_stale"]
+    assert tuning.reboot_reasons(probe, wanted=wanted()) == []
+
+
 def test_at_most_two_reboots_for_one_change() -> None:
     reasons = ["kernel command line lacks iommu=pt"]
     probe = node(cmdline="ro")
@@ -275,21 +309,31 @@ def test_at_most_two_reboots_for_one_change() -> None:
         probe["paths"][tuning.REBOOT_RECORD] = decision["record"]
     assert counts == [(1, True), (2, True), (3, False)]
     refusal = tuning.reboot_decision(node(paths={tuning.REBOOT_RECORD: tuning.reboot_record(
-        tuning.change_key(reasons), 2, settled=False)}), reasons)["refusal"]  # fmt: skip
+        reasons, 2, settled=False)}), reasons)["refusal"]  # fmt: skip
     assert refusal.startswith("2 reboots did not bring it into effect: kernel command line lacks iommu=pt.")
     assert f"then remove {tuning.REBOOT_RECORD} on the node" in refusal
 
 
-@pytest.mark.parametrize("record", ["", "not json", "[]", "null", '{"change": "other", "count": 2, "settled": false}'])
+def test_a_change_of_which_a_part_came_into_effect_is_counted_on() -> None:
+    record = tuning.reboot_record(["a", "b"], 1, settled=False)
+    decision = tuning.reboot_decision(node(paths={tuning.REBOOT_RECORD: record}), ["b"])
+    assert json.loads(decision["record"]) == {"count": 2, "reasons": ["a", "b"], "settled": False}
+    more = tuning.reboot_decision(node(paths={tuning.REBOOT_RECORD: record}), ["b", "c"])
+    assert json.loads(more["record"])["count"] == 1
+
+
+@pytest.mark.parametrize(
+    "record", ["", "not json", "[]", "null", "{}", '{"reasons": ["other"], "count": 2, "settled": false}']
+)
 def test_another_change_or_a_damaged_record_begins_anew(record: str) -> None:
     decision = tuning.reboot_decision(node(paths={tuning.REBOOT_RECORD: record}), ["a"])
     assert decision["refusal"] is None
-    assert json.loads(decision["record"]) == {"change": tuning.change_key(["a"]), "count": 1, "settled": False}
+    assert json.loads(decision["record"]) == {"count": 1, "reasons": ["a"], "settled": False}
 
 
 def test_a_change_that_came_into_effect_is_not_counted_again() -> None:
-    record = tuning.settled_record(tuning.reboot_record(tuning.change_key(["a"]), 2, settled=False))
-    assert json.loads(record) == {"change": tuning.change_key(["a"]), "count": 2, "settled": True}
+    record = tuning.settled_record(tuning.reboot_record(["a"], 2, settled=False))
+    assert json.loads(record) == {"count": 2, "reasons": ["a"], "settled": True}
     assert tuning.reboot_decision(node(paths={tuning.REBOOT_RECORD: record}), ["a"])["refusal"] is None
 
 
