@@ -17,7 +17,7 @@ except ImportError:
     # Ansible runs from a checkout without the package installed.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from instinct_fleet import acceptance, benchmarking, runtime_sets, serving, wheelhouse
+from instinct_fleet import acceptance, benchmarking, releases, runtime_sets, serving, wheelhouse
 
 ROLES = Path(__file__).resolve().parents[1] / "roles"
 
@@ -67,27 +67,45 @@ class FilterModule:
             benchmarking.capacity_paths,
             benchmarking.capacity_report,
             benchmarking.regressions,
+            releases.install_failure_text,
+            releases.node_problems,
+            releases.proof_problems,
+            releases.python_plan,
+            releases.python_refusal_text,
+            releases.release_note,
+            releases.release_paths,
+            releases.release_programs,
+            releases.release_record,
+            releases.room_problem,
+            releases.surplus_releases,
+            releases.using_units,
             serving.instance_problems,
             serving.missing_groups,
             serving.missing_packages,
             serving.model_trees,
+            serving.parser_refusals,
             serving.rejection_text,
             serving.rejects,
             serving.running_findings,
             serving.running_units,
-            serving.runtime_mismatch,
             serving.serve_files,
             serving.serve_plan,
             serving.serving_rows,
             serving.serving_table,
             serving.surplus_units,
             serving.units_to_start,
+            serving.unread_configs,
             serving.unknown_inputs_text,
             serving.verify_failure_text,
             unknown_inputs,
+            wheelhouse.installed_set,
             wheelhouse.pip_download_commands,
             wheelhouse.pip_failure_text,
+            wheelhouse.seal_files,
+            wheelhouse.vendor_indexes,
+            wheelhouse.wheelhouse_check,
             wheelhouse.wheelhouse_files,
+            wheelhouse.wheelhouse_inputs,
         ]
         table = {function.__name__: _call(function.__name__, function) for function in functions}
         table["runtime_set"] = _call("runtime_set", runtime_sets.describe)

@@ -69,8 +69,14 @@ def test_every_field_says_why(field: str) -> None:
         ({"environment": {"VLLM_PORT": "1"}}, "VLLM_PORT must not be set"),
         ({"extra_args": {"swap-space": 4}}, "swap-space: vLLM removed it in 0.18.0: leave it out: the V1 engine"),
         ({"extra_args": {"--num_scheduler_steps": 4}}, "--num_scheduler_steps: vLLM removed it in 0.10.1"),
-        ({"extra_args": {"device": "0,1"}}, "device: vLLM removed it in 0.10.0: leave it out: the platform is detected"),
-        ({"extra_args": {"disable-log-requests": True}}, "disable-log-requests: vLLM removed it in 0.17.0: leave it out: requests are not"),
+        (
+            {"extra_args": {"device": "0,1"}},
+            "device: vLLM removed it in 0.10.0: leave it out: the platform",
+        ),
+        (
+            {"extra_args": {"disable-log-requests": True}},
+            "vLLM removed it in 0.17.0: leave it out: requests are not",
+        ),
         ({"extra_args": {"max-num-seqs": 4}}, "max-num-seqs: set `max_num_seqs` of the instance instead"),
         ({"extra_args": {"no-enable-log-requests": True}}, "set `enable_log_requests` of the instance instead"),
         ({"extra_args": {"numa-bind": True}}, "set `numa` of the instance instead"),

@@ -191,21 +191,6 @@ def test_findings_that_say_the_same_share_a_line() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("said", "accelerator", "problem"),
-    [
-        ('{"vllm": "0.32.0+cpu", "torch": "2.13.0+cpu", "hip": null, "cuda": null}', "cpu", None),
-        ('{"vllm": "0.32.0", "torch": "2.13.0", "hip": null, "cuda": "13.0"}', "rocm", "not a ROCm build"),
-        ('{"vllm": "0.32.0", "torch": "2.13.0", "hip": null, "cuda": "13.0"}', "cpu", "built for a GPU"),
-        ('{"vllm": "0.31.0", "torch": "2.13.0+cpu", "hip": null, "cuda": null}', "cpu", "expected 0.32.0"),
-        ("Traceback", "cpu", "expected a JSON object"),
-    ],
-)
-def test_a_release_that_is_not_what_was_pinned(said: str, accelerator: str, problem: str | None) -> None:
-    found = serving.runtime_mismatch(said, {"vllm": "0.32.0", "accelerator": accelerator})
-    assert (problem is None and not found) or any(problem in line for line in found if problem)
-
-
 def test_the_table_ends_in_a_line_to_paste() -> None:
     rows = serving.serving_rows(plan(), host="node1")
     text = serving.serving_table(rows, simulated=True)
