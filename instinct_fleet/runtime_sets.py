@@ -200,6 +200,15 @@ def lock_lines(text: str, *, where: str) -> dict[str, tuple[str, tuple[str, ...]
     return entries
 
 
+def _plain(value: Any) -> Any:
+    """Return plain containers: Ansible's own hold their values unresolved until they are asked for one by one."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    return value
+
+
 def site_sets(sets: Mapping[str, Any] | None) -> dict[str, RuntimeSet]:
     """Check the sets that a site adds.
 
@@ -211,7 +220,7 @@ def site_sets(sets: Mapping[str, Any] | None) -> dict[str, RuntimeSet]:
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", str(name)):
             raise ValueError(f"runtime set is called {name!r}, expected lower case letters, digits and dashes")
         try:
-            found[str(name)] = RuntimeSet.model_validate(document)
+            found[str(name)] = RuntimeSet.model_validate(_plain(document))
         except ValidationError as exc:
             raise ValueError(f"runtime set {name!r}: {explain(exc, RuntimeSet.model_fields)}") from exc
     return found

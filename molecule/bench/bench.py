@@ -325,7 +325,7 @@ def nodes_here(profile: Any) -> list[tuple[str, int]]:
     return nodes
 
 
-def up(node: str, *, address: str, profile: str) -> None:
+def up(node: str, *, address: str, profile: str, network: str = "host") -> None:
     """Boot a node unless it runs."""
     name = image()
     state = ask(["podman", "inspect", "--format", "{{.State.Running}} {{.ImageName}}", node]).stdout.split()
@@ -349,7 +349,7 @@ def up(node: str, *, address: str, profile: str) -> None:
             "--label",
             LABEL,
             "--systemd=always",
-            "--network=host",
+            f"--network={network}",
             "--privileged",
             "--shm-size=4g",
             *limits(),
@@ -473,6 +473,7 @@ def main() -> int:
     one.add_argument("name")
     one.add_argument("--address", required=True)
     one.add_argument("--profile", default="mi300x_8")
+    one.add_argument("--network", choices=["host", "none"], default="host")
     commands.add_parser("down").add_argument("names", nargs="*")
     args = parser.parse_args()
     for value in [getattr(args, "name", ""), *getattr(args, "names", [])]:
@@ -489,7 +490,7 @@ def main() -> int:
             models()
         elif args.command == "up":
             install_packages()
-            up(args.name, address=args.address, profile=args.profile)
+            up(args.name, address=args.address, profile=args.profile, network=args.network)
         elif args.command == "unit-all":
             unit_all()
         elif args.command == "down":

@@ -72,6 +72,18 @@ def test_a_site_adds_a_set_and_replaces_one() -> None:
     assert runtime_sets.describe("cpu", sets={"cpu": TINY})["vllm"] == "1.0.0"
 
 
+def test_containers_that_resolve_their_values_late() -> None:
+    class Late(list):  # type: ignore[type-arg]
+        """As Ansible's: what it stores is not what it gives."""
+
+        def __iter__(self) -> Any:
+            return iter(["torch"])
+
+    assert runtime_sets.describe("tiny", sets={"tiny": {**TINY, "device_code": Late([object()])}})["device_code"] == [
+        "torch"
+    ]
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
