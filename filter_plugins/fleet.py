@@ -17,7 +17,7 @@ except ImportError:
     # Ansible runs from a checkout without the package installed.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from instinct_fleet import acceptance, benchmarking, releases, runtime_sets, serving, wheelhouse
+from instinct_fleet import acceptance, benchmarking, building, releases, runtime_sets, serving, wheelhouse
 
 ROLES = Path(__file__).resolve().parents[1] / "roles"
 
@@ -67,6 +67,11 @@ class FilterModule:
             benchmarking.capacity_paths,
             benchmarking.capacity_report,
             benchmarking.regressions,
+            building.build_command,
+            building.build_failure_text,
+            building.build_plan,
+            building.build_unit,
+            building.built_components,
             releases.install_failure_text,
             releases.node_problems,
             releases.proof_problems,

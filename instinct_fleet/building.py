@@ -97,9 +97,11 @@ def build_plan(
     environment = build_environment(runtime, jobs=jobs or max_jobs(probe, gib_per_job=gib_per_job))
     steps = []
     previous = ""
+    # How many compilers run at once changes nothing of what they make.
+    compared = {name: value for name, value in environment.items() if not name.endswith(("_JOBS", "_LEVEL"))}
     for component in runtime["components"]:
         # A component is built against those before it, so a change of one is a change of all that follow.
-        content = json.dumps([component, environment | {"MAX_JOBS": ""}, fetched, list(runtime["tools"]), previous])
+        content = json.dumps([component, compared, fetched, list(runtime["tools"]), previous])
         previous = hashlib.sha256(content.encode()).hexdigest()
         steps.append({**component, "fingerprint": previous})
     return {

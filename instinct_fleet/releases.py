@@ -246,6 +246,7 @@ _CAUSES = (
         "a wheel has another SHA-256 than the one pinned, so it was refused; find out who changed it, then run "
         "playbooks/build.yml again",
     ),
+    (r"Bad CRC|Failed to extract archive", "a wheel is damaged; run again, and what differs is moved again"),
     (
         r"no wheels? with a matching|not compatible with the current platform|manylinux",
         "a wheel is for another platform: another Python, or a newer C library than this node's",
@@ -259,7 +260,13 @@ _CAUSES = (
 )
 
 
-def install_failure_text(result: Mapping[str, Any], *, host: str, release: str, serving: Sequence[str]) -> str:
+#: With less than this free, whatever failed did so for want of room, also where a tool does not say it (ensurepip).
+_FULL_BYTES, _FULL_INODES = 16 << 20, 16
+
+
+def install_failure_text(
+    result: Mapping[str, Any], *, host: str, release: str, serving: Sequence[str], filesystem: Mapping[str, Any]
+) -> str:
     """Say in words why a release could not be installed, from the result of the failed task.
 
     Args:
@@ -267,8 +274,12 @@ def install_failure_text(result: Mapping[str, Any], *, host: str, release: str, 
         host: the node.
         release: name of the release.
         serving: units that run another release.
+        filesystem: the room that is left afterwards, as node_probe reads it.
     """
     text = "\n".join(str(result.get(key) or "") for key in ("stderr", "stdout", "msg"))
+    free, inodes = filesystem.get("free_bytes"), filesystem.get("free_inodes")
+    if (free is not None and free < _FULL_BYTES) or (inodes is not None and inodes < _FULL_INODES):
+        text += "\nNo space left on device"
     untouched = f" {', '.join(serving)} {'goes' if len(serving) == 1 else 'go'} on as before." if serving else ""
     start = f"{host}: release {release} is not installed"
     for pattern, cause in _CAUSES:

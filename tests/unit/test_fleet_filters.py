@@ -13,7 +13,7 @@ import yaml
 
 pytest.importorskip("ansible", reason="ansible is not installed for this Python")
 
-from instinct_fleet import acceptance, benchmarking, releases, runtime_sets, serving, wheelhouse
+from instinct_fleet import acceptance, benchmarking, building, releases, runtime_sets, serving, wheelhouse
 
 FOLDER = Path(__file__).resolve().parents[2] / "filter_plugins"
 
@@ -35,7 +35,9 @@ def function(name: str) -> Any:
     if name == "runtime_set":
         return runtime_sets.describe
     return next(
-        getattr(m, name) for m in (acceptance, benchmarking, releases, serving, wheelhouse, FLEET) if hasattr(m, name)
+        getattr(m, name)
+        for m in (acceptance, benchmarking, building, releases, serving, wheelhouse, FLEET)
+        if hasattr(m, name)
     )
 
 

@@ -250,6 +250,7 @@ def test_what_must_be_read_for_all_that() -> None:
         ({"stderr": "error: Hash mismatch for `torch==2`\nExpected: a\nComputed: b"}, "it was refused"),
         ({"stderr": "error: torch has no wheels with a matching Python ABI tag"}, "for another platform"),
         ({"stderr": "error: No interpreter found at path /usr/bin/python3.12"}, "vllm_runtime_python"),
+        ({"stderr": "cause: Failed to extract archive: a.whl / Bad CRC"}, "a wheel is damaged"),
         ({"stderr": "ensurepip is not available"}, "python3-venv is missing"),
         ({"stderr": "Because numba was not found in the provided package locations"}, "not in the wheelhouse"),
         ({"msg": "n1: too little room"}, "too little room"),
@@ -257,8 +258,23 @@ def test_what_must_be_read_for_all_that() -> None:
     ],
 )
 def test_a_failed_installation_in_words(result: dict[str, Any], text: str) -> None:
-    said_text = releases.install_failure_text(result, host="n1", release="r", serving=["vllm-a.service"])
+    said_text = releases.install_failure_text(result, host="n1", release="r", serving=["vllm-a.service"], filesystem={})
     assert said_text.startswith("n1: release r is not installed: ")
     assert text in said_text
     assert "vllm-a.service goes on as before" in said_text
     assert "\n" not in said_text
+
+
+@pytest.mark.parametrize(
+    ("filesystem", "full"),
+    [
+        ({"free_bytes": 1 << 20, "free_inodes": None}, True),
+        ({"free_bytes": 1 << 40, "free_inodes": 3}, True),
+        ({"free_bytes": 1 << 40, "free_inodes": None}, False),
+        ({"error": "No such file or directory"}, False),
+    ],
+)
+def test_a_tool_that_does_not_say_that_the_disk_is_full(filesystem: dict[str, Any], full: bool) -> None:
+    result = {"stderr": "Error: Command ensurepip returned non-zero exit status 1."}
+    text = releases.install_failure_text(result, host="n1", release="r", serving=[], filesystem=filesystem)
+    assert ("the disk is full" in text) is full
