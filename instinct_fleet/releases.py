@@ -21,7 +21,11 @@ _SPARE = 256 << 20
 def release_paths(root: str) -> list[str]:
     """Return the files that node_probe must read so that :mod:`instinct_fleet.releases` can judge a node."""
     names = (NOTE, RECORD, "pyvenv.cfg")
-    return [*(f"{root}/releases/*/{name}" for name in names), "/etc/systemd/system/vllm-*.service"]
+    return [
+        *(f"{root}/releases/*/{name}" for name in names),
+        f"{root}/tools/installer.txt",
+        "/etc/systemd/system/vllm-*.service",
+    ]
 
 
 def release_programs(runtime: Mapping[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -146,30 +147,18 @@ def forged(good: Path) -> bytes:
     return buffer.getvalue()
 
 
-def test_a_tampered_wheel_is_refused_on_the_controller_and_replaced_on_the_node(host: Any) -> None:
-    (path,) = (WORK / "wheelhouse/0.33.0-tampered").glob("torch-*.whl")
+def test_a_tampered_wheel_is_refused_before_anything_moves(host: Any) -> None:
+    (path,) = (WORK / "wheelhouse/0.33.0-second").glob("torch-*.whl")
     good, bad = path.read_bytes(), forged(path)
     assert len(good) == len(bad)
     path.write_bytes(bad)
-    run = serve(vllm_runtime_set="tampered")
-    path.write_bytes(good)
+    try:
+        run = serve(vllm_runtime_set="second")
+    finally:
+        path.write_bytes(good)
     assert run.returncode != 0
     assert "the file was changed or replaced; do not install it before you know why" in run.stdout
-    assert not host.file("/opt/vllm/wheelhouse/0.33.0-tampered").exists
-    # Changed on the node after it arrived, by somebody who can also keep its size.
-    with file_on(host, "/run/slow-help"):
-        interrupt_at_help(host, "tampered")
-    place = f"/opt/vllm/wheelhouse/0.33.0-tampered/{path.name}"
-    digest = host.file(place).sha256sum
-    subprocess.run(
-        ["podman", "exec", "-i", "runtime-default", "tee", place], input=bad, stdout=subprocess.DEVNULL, check=True
-    )
-    assert host.file(place).sha256sum != digest
-    serve(vllm_runtime_set="tampered")
-    assert host.file(place).sha256sum == digest
-    record = json.loads(host.file("/opt/vllm/releases/0.33.0-tampered/release.json").content_string)
-    assert record["proof"]["hip"] == "10.0"
-    assert release_of(host) == "0.32.0-first"
+    assert not host.file("/opt/vllm/wheelhouse/0.33.0-second").exists
 
 
 def interrupt_at_help(host: Any, name: str) -> None:
@@ -192,19 +181,25 @@ def interrupt_at_help(host: Any, name: str) -> None:
     host.run("pkill -f '[v]llm serve --help'")
 
 
-def test_an_interrupted_installation_goes_on(host: Any) -> None:
+def test_an_interrupted_installation_goes_on_and_trusts_nothing_on_the_node(host: Any) -> None:
     with file_on(host, "/run/slow-help"):
         interrupt_at_help(host, "second")
     assert host.file(f"{SECOND}/pyvenv.cfg").exists
     assert not host.file(f"{SECOND}/complete.sha256").exists
     assert release_of(host) == "0.32.0-first"
-    wheels = "stat -c '%n %i' /opt/vllm/wheelhouse/0.33.0-second/*.whl"
-    before = host.run(wheels).stdout
+    # A wheel is changed meanwhile, by somebody who can also keep its size.
+    (torch,) = (WORK / "wheelhouse/0.33.0-second").glob("torch-*.whl")
+    place = f"/opt/vllm/wheelhouse/0.33.0-second/{torch.name}"
+    argv = ["podman", "exec", "-i", "runtime-default", "tee", place]
+    subprocess.run(argv, input=forged(torch), stdout=subprocess.DEVNULL, check=True)
+    others = "stat -c '%n %i' /opt/vllm/wheelhouse/0.33.0-second/[uv]*.whl"
+    before = host.run(others).stdout
     run = serve(vllm_runtime_set="second", vllm_serve_restart_allowed=True)
     assert run.returncode == 0, run.stdout
-    assert host.file(f"{SECOND}/complete.sha256").exists
-    # What had arrived was not moved again.
-    assert host.run(wheels).stdout == before
+    # What had arrived unharmed was not moved again; what was changed was replaced and not installed.
+    assert host.run(others).stdout == before
+    assert host.file(place).sha256sum == hashlib.sha256(torch.read_bytes()).hexdigest()
+    assert json.loads(host.file(f"{SECOND}/release.json").content_string)["proof"]["hip"] == "10.0"
     assert release_of(host) == "0.33.0-second"
     assert host.service(UNIT).is_running
 
@@ -241,17 +236,16 @@ def test_a_full_disk_leaves_what_serves(host: Any, options: str, texts: list[str
 
 
 def test_old_releases_go_with_consent_and_never_what_serves(host: Any) -> None:
-    # `first` serves; `second` and `tampered` are complete.
-    run = serve(vllm_runtime_set="second", vllm_runtime_keep_releases=0)
-    assert "vllm_runtime_remove_allowed=true would remove 0.33.0-tampered" in run.stdout
-    assert host.file("/opt/vllm/releases/0.33.0-tampered").exists
-    run = serve(vllm_runtime_set="second", vllm_runtime_keep_releases=0, vllm_runtime_remove_allowed=True)
-    assert not host.file("/opt/vllm/releases/0.33.0-tampered").exists
-    assert not host.file("/opt/vllm/wheelhouse/0.33.0-tampered").exists
-    # The unit still runs `first`: a change under it was refused for want of consent.
-    assert "would change while vllm-tiny.service is running" in run.stdout
+    run = serve(vllm_runtime_keep_releases=0)
+    assert run.returncode == 0, run.stdout
+    assert "vllm_runtime_remove_allowed=true would remove 0.33.0-second (installed 20" in run.stdout
+    assert host.file(SECOND).exists
+    run = serve(vllm_runtime_keep_releases=0, vllm_runtime_remove_allowed=True)
+    assert run.returncode == 0, run.stdout
+    assert not host.file(SECOND).exists
+    assert not host.file("/opt/vllm/wheelhouse/0.33.0-second").exists
     assert host.file(f"{FIRST}/complete.sha256").exists
-    assert release_of(host) == "0.32.0-first"
+    assert host.service(UNIT).is_running
 
 
 def sets() -> dict[str, Any]:
