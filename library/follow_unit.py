@@ -28,7 +28,7 @@ options:
   wait:
     description: Seconds after which an answer is given although it still runs.
     type: int
-    default: 15
+    default: 10
   patience:
     description: Seconds for which a host that cannot be reached is tried again.
     type: int
@@ -96,7 +96,7 @@ def main():
             "name": {"type": "str", "required": True},
             "log": {"type": "path", "required": True},
             "result": {"type": "path", "required": True},
-            "wait": {"type": "int", "default": 15},
+            "wait": {"type": "int", "default": 10},
             # The action plugin's.
             "patience": {"type": "int", "default": 600},
         },
