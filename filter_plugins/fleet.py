@@ -17,7 +17,18 @@ except ImportError:
     # Ansible runs from a checkout without the package installed.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from instinct_fleet import acceptance, benchmarking, pinning, rccl_check, runtime_sets, serving, tuning, wheelhouse
+from instinct_fleet import (
+    acceptance,
+    benchmarking,
+    building,
+    pinning,
+    rccl_check,
+    releases,
+    runtime_sets,
+    serving,
+    tuning,
+    wheelhouse,
+)
 
 ROLES = Path(__file__).resolve().parents[1] / "roles"
 
@@ -70,6 +81,11 @@ class FilterModule:
             benchmarking.capacity_report,
             benchmarking.client_files,
             benchmarking.regressions,
+            building.build_command,
+            building.build_failure_text,
+            building.build_plan,
+            building.build_unit,
+            building.built_components,
             pinning.measured_pinning,
             pinning.pinning_files,
             pinning.pinning_outcome,
@@ -82,15 +98,27 @@ class FilterModule:
             rccl_check.rccl_outcome,
             rccl_check.rccl_retries,
             rccl_check.rccl_table,
+            releases.install_failure_text,
+            releases.node_problems,
+            releases.proof_problems,
+            releases.python_plan,
+            releases.python_refusal_text,
+            releases.release_note,
+            releases.release_paths,
+            releases.release_programs,
+            releases.release_record,
+            releases.room_problem,
+            releases.surplus_releases,
+            releases.using_units,
             serving.instance_problems,
             serving.missing_groups,
             serving.missing_packages,
             serving.model_trees,
+            serving.parser_refusals,
             serving.rejection_text,
             serving.rejects,
             serving.running_findings,
             serving.running_units,
-            serving.runtime_mismatch,
             serving.serve_files,
             serving.serve_plan,
             serving.serving_rows,
@@ -98,12 +126,18 @@ class FilterModule:
             serving.surplus_units,
             serving.units_to_start,
             tuning.serving_units,
+            serving.unread_configs,
             serving.unknown_inputs_text,
             serving.verify_failure_text,
             unknown_inputs,
+            wheelhouse.installed_set,
             wheelhouse.pip_download_commands,
             wheelhouse.pip_failure_text,
+            wheelhouse.seal_files,
+            wheelhouse.vendor_indexes,
+            wheelhouse.wheelhouse_check,
             wheelhouse.wheelhouse_files,
+            wheelhouse.wheelhouse_inputs,
         ]
         table = {function.__name__: _call(function.__name__, function) for function in functions}
         table["runtime_set"] = _call("runtime_set", runtime_sets.describe)

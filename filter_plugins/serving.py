@@ -16,6 +16,7 @@ except ImportError:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from instinct_fleet import arguments, memory
+from instinct_fleet.cli import UsageError, fit
 from instinct_fleet.model import to_json
 from instinct_fleet.model_config import index_total
 
@@ -50,9 +51,18 @@ def model_fit(config: Any, *, index: Any = None, **options: Any) -> dict[str, An
     return dict(to_json(result))
 
 
+def model_documents(models: Any, *, root: str, paths: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return :func:`instinct_fleet.cli.fit.model_documents`."""
+    try:
+        return dict(fit.model_documents(models, root=root, paths=paths))
+    except (UsageError, KeyError, TypeError, OSError) as exc:
+        raise AnsibleFilterError(f"model_documents: {exc}") from exc
+
+
 class FilterModule:
     """What Ansible loads."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
-        return {"serve_argument_findings": serve_argument_findings, "model_fit": model_fit}
+        functions = (serve_argument_findings, model_documents, model_fit)
+        return {function.__name__: function for function in functions}

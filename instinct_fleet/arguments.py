@@ -386,6 +386,25 @@ def _rows(name: str) -> list[list[int]] | None:
     return [list(row) for row in rows] if rows else None
 
 
+def gone_since(name: str) -> tuple[str, str] | None:
+    """Return since which release the newest ones have no such option, and what to do about it.
+
+    Args:
+        name: a long option with its dashes, as ``--swap-space``.
+
+    Returns:
+        None for an option that the newest known release has, or that never was one.
+    """
+    releases = known_releases()
+    rows = _rows(name)
+    if not rows:
+        return None
+    last = max(row[1] for row in rows)
+    if last + 1 >= len(releases):
+        return None
+    return releases[last + 1], _remedy(_data().advice["gone"].get(name, {}))
+
+
 def _fits(value: str, spec: Mapping[str, Any]) -> bool:
     """Return whether argparse would take a value for an option."""
     kind = spec["type"]

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from importlib import resources
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from instinct_fleet.arguments import gone_since
 from instinct_fleet.findings import finding
 from instinct_fleet.model import Finding, sort_findings
 from instinct_fleet.validation import explain
@@ -248,14 +246,6 @@ def option_name(key: str) -> str:
     return str(key).strip().lstrip("-").replace("_", "-")
 
 
-@cache
-def removed_options() -> Mapping[str, Mapping[str, str]]:
-    """Return options that vLLM no longer knows -> ``{"since": version, "instead": text}``, from data."""
-    text = resources.files("instinct_fleet.data").joinpath("removed_options.yml").read_text("utf-8")
-    document: Mapping[str, Mapping[str, str]] = yaml.safe_load(text)["removed"]
-    return document
-
-
 def refuse_option(name: str) -> str | None:
     """Return why an option may not be in ``extra_args``, or None."""
     plain = name.removeprefix("no-")
@@ -264,8 +254,8 @@ def refuse_option(name: str) -> str | None:
             return f"set `{OWNED_OPTIONS[candidate]}` of the instance instead"
         if candidate in UNSAFE_OPTIONS:
             return f"not allowed: {UNSAFE_OPTIONS[candidate]}"
-    gone = removed_options().get(name)
-    return f"vLLM removed it in {gone['since']}: {gone['instead']}" if gone else None
+    gone = gone_since(f"--{name}")
+    return f"vLLM removed it in {gone[0]}: {gone[1]}" if gone else None
 
 
 def parse_instances(document: Any) -> tuple[Instance, ...]:

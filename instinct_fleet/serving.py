@@ -6,16 +6,17 @@ Each function takes and returns plain lists and dictionaries, as Ansible's filte
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import yaml
 
-from instinct_fleet import arguments, binding, serve_args
+from instinct_fleet import arguments, binding, memory, serve_args
 from instinct_fleet.api import as_topology, unit_from_json
-from instinct_fleet.instances import InstancesError, parse_instances
-from instinct_fleet.model import sort_findings, to_json
+from instinct_fleet.instances import Instance, InstancesError, parse_instances
+from instinct_fleet.model import Finding, sort_findings, to_json
 from instinct_fleet.placement import place
 
 #: vLLM's workers get 30 s to free their VRAM (VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS); systemd must wait longer than
@@ -61,8 +62,12 @@ def serve_plan(
     numactl_path: str,
     start_timeout: int,
     with_key: bool,
+    models: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return what a node runs: ``units`` with all that the role writes and checks, and placement's ``findings``.
+
+    ``models`` maps a model's path to its ``config`` and the ``index_total`` of its weights, as ``model_documents``
+    returns them: whether such a model fits on its GPUs is among the findings.
 
     Each unit has the fields of :class:`instinct_fleet.model.Unit` and: ``unit`` the systemd name, ``config_path`` and
     ``config`` (the text of ``--config``), ``exec_start`` and ``exec_ready`` (systemd command lines), ``command`` (the
@@ -70,7 +75,8 @@ def serve_plan(
     and ``question`` for the check after the start.
     """
     wanted = {i.name: i for i in parse_instances(instances)}
-    result = place(as_topology(topology), list(wanted.values()), vllm_version=vllm_version)
+    known = as_topology(topology)
+    result = place(known, list(wanted.values()), vllm_version=vllm_version)
     findings = list(result.findings)
     units = []
     for unit in result.units:
@@ -85,6 +91,10 @@ def serve_plan(
         # What this release's parser would refuse is known before anything stops (an unknown release only says so).
         for item in arguments.check(config, version=vllm_version, environment=unit.env, in_config=True):
             findings.append(dataclasses.replace(item, subject=f"{unit.instance} {item.subject}"))
+        document = (models or {}).get(instance.model)
+        if document is not None:
+            vram = [known.gpus[gpu].vram_bytes for gpu in unit.gpus]
+            findings.extend(fit_findings(instance, vram=vram, document=document))
         # Through the shell, since systemd-analyze refuses a unit whose programs are only about to be written.
         ready = ["/bin/sh", f"{config_dir}/wait-ready", f"{url}/health", str(start_timeout)]
         test = instance.smoke_test
@@ -112,6 +122,98 @@ def serve_plan(
             }
         )
     return {"units": units, "findings": to_json(sort_findings(findings))}
+
+
+def fit_findings(instance: Instance, *, vram: Sequence[int | None], document: Mapping[str, Any]) -> list[Finding]:
+    """Return what speaks against a model on the GPUs that its instance has: the words of ``instinct-fleet fit``.
+
+    Args:
+        instance: what is to be served.
+        vram: bytes of each of its GPUs, None where they could not be read.
+        document: the model's ``config``, and ``index_total``, the bytes of its weights where these are known.
+    """
+    sizes = [size for size in vram if size is not None]
+    if len(sizes) < len(vram) or not sizes:
+        message = "the memory of its GPUs could not be read, so nobody knows whether the model fits"
+        remedy = "see the findings of the node (instinct-fleet inspect)"
+        return [Finding("fit_argument", "unknown", f"{instance.name} vram_gib", message, remedy)]
+    options = instance.extra_args
+
+    def size(name: str) -> int | None:
+        value = options.get(name)
+        return arguments.parse_size(str(value)) if value is not None else None
+
+    result = memory.fit(
+        document.get("config"),
+        gpus=len(vram),
+        vram_gib=min(sizes) / memory.GIB,
+        tp=instance.tensor_parallel_size,
+        pp=instance.pipeline_parallel_size,
+        max_model_len=instance.max_model_len if isinstance(instance.max_model_len, int) else None,
+        max_num_seqs=instance.max_num_seqs,
+        max_num_batched_tokens=size("max-num-batched-tokens"),
+        gpu_memory_utilization=instance.gpu_memory_utilization,
+        kv_cache_dtype=instance.kv_cache_dtype,
+        block_size=instance.block_size or 16,
+        enforce_eager=options.get("enforce-eager") is True,
+        expert_parallel=options.get("enable-expert-parallel") is True,
+        kv_cache_memory_bytes=size("kv-cache-memory-bytes"),
+        index_total=document.get("index_total"),
+    )
+    return [dataclasses.replace(item, subject=f"{instance.name} {item.subject}") for item in result.findings]
+
+
+def unread_configs(plan: Mapping[str, Any], paths: Mapping[str, str | None]) -> list[dict[str, Any]]:
+    """Return what the release's own parser has to read: the instances whose files on the node differ from the plan.
+
+    What lies on the node was read before it was written, so a converged node has nothing to read.
+
+    Args:
+        plan: what ``serve_plan`` returned.
+        paths: content of the node's configurations and units by path, as node_probe read them.
+    """
+    waiting = []
+    for unit in plan["units"]:
+        there = (paths.get(f"/etc/systemd/system/{unit['unit']}") or "").splitlines()
+        lines = [f"ExecStart={unit['exec_start']}", *(f"Environment={line}" for line in unit["environment_lines"])]
+        if paths.get(unit["config_path"]) == unit["config"] and all(line in there for line in lines):
+            continue
+        words = list(unit["command"])
+        waiting.append(
+            {
+                "instance": unit["instance"],
+                "config": unit["config"],
+                # What follows the program: serve --config FILE and what only the command line can carry.
+                "arguments": words[words.index("serve") :],
+                "config_path": unit["config_path"],
+                "environment": dict(unit["env"]),
+            }
+        )
+    return waiting
+
+
+def parser_refusals(said: str, *, host: str, version: str) -> list[str]:
+    """Return what the release's own parser refused, one line each, from what accept_config.py printed.
+
+    Args:
+        said: one JSON document on the last line.
+        host: the node.
+        version: the release, for the message.
+    """
+    lines = [line for line in said.splitlines() if line.strip()]
+    try:
+        answers: Any = json.loads(lines[-1]) if lines else None
+        return [
+            f"{host}: instance {answer['instance']}: vLLM {version} refuses its configuration, in its own words: "
+            f"{answer['message']}. Nothing was changed; correct vllm_serve_instances"
+            for answer in answers
+            if answer["message"] is not None
+        ]
+    except (ValueError, KeyError, TypeError):
+        return [
+            f"{host}: the parser of vLLM {version} gave no answer ({' / '.join(lines[-2:])[:400] or 'nothing'}), so "
+            "nobody knows whether it takes the configuration; vllm_serve_parser_check=false skips the question"
+        ]
 
 
 def _systemd_assignment(name: str, value: str) -> str:
@@ -298,26 +400,6 @@ def missing_groups(names: Sequence[str], probe: Mapping[str, Any]) -> list[str]:
     """Return the groups that the node does not have."""
     known = (probe.get("access") or {}).get("group_ids") or {}
     return [name for name in names if known.get(name) is None]
-
-
-def runtime_mismatch(said: str, runtime: Mapping[str, Any]) -> list[str]:
-    """Return where an installed release differs from its pin, given what its Python said as JSON.
-
-    The CUDA wheel slips in where an index offers it first; ``torch.version.hip`` and ``.cuda`` tell (vLLM issue 44660).
-    """
-    try:
-        seen = yaml.safe_load(said)
-        version, torch, hip, cuda = (seen[key] for key in ("vllm", "torch", "hip", "cuda"))
-    except (yaml.YAMLError, KeyError, TypeError):
-        return [f"the installed release said {said[:200]!r}, expected a JSON object with vllm, torch, hip and cuda"]
-    problems = []
-    if str(version).split("+", 1)[0] != runtime["vllm"]:
-        problems.append(f"vLLM is {version}, expected {runtime['vllm']}")
-    if runtime["accelerator"] == "rocm" and not hip:
-        problems.append(f"torch {torch} is not a ROCm build (torch.version.hip is empty): it is a CUDA or CPU wheel")
-    if runtime["accelerator"] == "cpu" and (hip or cuda):
-        problems.append(f"torch {torch} is built for a GPU, expected the CPU build")
-    return problems
 
 
 def model_trees(models: Sequence[Mapping[str, Any]], *, root: str) -> list[dict[str, str]]:

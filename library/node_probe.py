@@ -42,9 +42,21 @@ options:
     elements: path
     default: []
   paths:
-    description: Small text files whose content is reported.
+    description:
+      - Small text files whose content is reported.
+      - A path that holds a V(*) is a pattern; each file that matches is reported under its own path.
     type: list
     elements: path
+    default: []
+  filesystems:
+    description: Paths whose file system's free space is reported. Of one that is not there, the nearest folder counts.
+    type: list
+    elements: path
+    default: []
+  programs:
+    description: Programs whose full path is reported.
+    type: list
+    elements: str
     default: []
   packages:
     description: Names of system packages whose versions are reported.
@@ -132,6 +144,15 @@ probe:
     paths:
       description: Content of the files asked for, or null where the file is absent.
       type: dict
+    filesystems:
+      description: Free bytes and inodes, and device number, of the file system of each path asked for.
+      type: dict
+    programs:
+      description: Full path of each program asked for, or null.
+      type: dict
+    libc:
+      description: Name and version of the C library, or null.
+      type: str
     packages:
       description: Installed version of each package asked for, or null.
       type: dict
@@ -566,6 +587,8 @@ UNIT_PROPERTIES = [
     "ControlGroup",
     "ActiveEnterTimestamp",
     "NeedDaemonReload",
+    # Which release it runs: one that a unit names must not be removed.
+    "ExecStart",
 ]
 
 
@@ -589,6 +612,40 @@ def read_units(names):
         state["processes"] = [p for p in processes if p is not None]
         units[state["Id"]] = state
     return units
+
+
+def read_paths(patterns):
+    """Return the content of small text files by path; a pattern gives each file that matches it."""
+    found = {}
+    for pattern in patterns:
+        for path in sorted(glob.glob(pattern)) if "*" in pattern else [pattern]:
+            found[path] = read_text(path)[0]
+    return found
+
+
+def read_filesystem(path):
+    """Return the free space where a path is or would be."""
+    place = path
+    while not os.path.isdir(place) and place != os.path.dirname(place):
+        place = os.path.dirname(place)
+    try:
+        info = os.statvfs(place)
+        return {
+            "free_bytes": info.f_bavail * info.f_frsize,
+            # A file system without a fixed number of inodes reports none at all.
+            "free_inodes": info.f_favail if info.f_files else None,
+            "device": os.stat(place).st_dev,
+        }
+    except OSError as exc:
+        return {"error": exc.strerror}
+
+
+def libc_version():
+    """Return what the C library calls itself, as "glibc 2.36", or None."""
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION")
+    except (OSError, ValueError):
+        return None
 
 
 def settle(names, seconds):
@@ -648,7 +705,10 @@ def collect(params):
         "environment": read_environment(),
         "access": read_access(params["service_user"]),
         "files": {path: read_file_state(path) for path in params["files"]},
-        "paths": {path: read_text(path)[0] for path in params["paths"]},
+        "paths": read_paths(params["paths"]),
+        "filesystems": {path: read_filesystem(path) for path in params.get("filesystems", [])},
+        "programs": {name: find_tool(name, params["tool_paths"]) for name in params.get("programs", [])},
+        "libc": libc_version(),
         "packages": read_packages(params["packages"]),
         "units": read_units(params["units"]),
         "seconds": round(time.monotonic() - started, 3),
@@ -670,6 +730,8 @@ def main():
             "service_user": {"type": "str", "default": "vllm"},
             "files": {"type": "list", "elements": "path", "default": []},
             "paths": {"type": "list", "elements": "path", "default": []},
+            "filesystems": {"type": "list", "elements": "path", "default": []},
+            "programs": {"type": "list", "elements": "str", "default": []},
             "packages": {"type": "list", "elements": "str", "default": []},
             "units": {"type": "list", "elements": "str", "default": []},
             "settle": {"type": "int", "default": 0},

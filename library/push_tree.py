@@ -42,6 +42,12 @@ options:
     type: str
     choices: [size, sha256]
     default: size
+  siblings:
+    description:
+      - Whether folders beside O(trees[].dest) may give a file of the same name and SHA-256, which is then linked and
+        not moved. For versions of one thing that lie side by side.
+    type: bool
+    default: false
   prune:
     description: Whether files in O(trees[].dest) that are not in O(trees[].src) are removed.
     type: bool
@@ -70,6 +76,10 @@ trees:
   description: What was moved (RV(trees.missing)) and removed (RV(trees.extra)), or would be, keyed by folder.
   returned: always
   type: dict
+linked:
+  description: How many files a folder beside gave, or would give.
+  returned: always
+  type: int
 bytes:
   description: How much was moved, or would be.
   returned: always
@@ -126,6 +136,35 @@ def compare(dest, manifest, verify):
         if not good:
             missing.append(name)
     return missing, sorted(present_files(dest) - set(manifest))
+
+
+def sibling_with(dest, name, digest):
+    """Return the path of the same file in a folder beside dest, or None."""
+    parent = os.path.dirname(dest.rstrip("/"))
+    for folder in sorted(os.listdir(parent)) if os.path.isdir(parent) else []:
+        path = os.path.join(parent, folder, name)
+        if os.path.join(parent, folder) == dest.rstrip("/") or os.path.islink(path) or not os.path.isfile(path):
+            continue
+        if sha256(path) == digest:
+            return path
+    return None
+
+
+def take_from_siblings(module, tree, missing):
+    """Link what a folder beside has already, and return what is still missing."""
+    left = []
+    for name in missing:
+        source = sibling_with(tree["dest"], name, tree["manifest"][name][1])
+        if source is None:
+            left.append(name)
+        elif not module.check_mode:
+            target = os.path.join(tree["dest"], name)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            if os.path.exists(target + ".incoming"):
+                os.unlink(target + ".incoming")
+            os.link(source, target + ".incoming")
+            os.replace(target + ".incoming", target)
+    return left
 
 
 def unpack(module, archive, trees, state):
@@ -209,6 +248,7 @@ def main():
             "owner": {"type": "str", "default": "root"},
             "group": {"type": "str", "default": "root"},
             "verify": {"type": "str", "choices": ["size", "sha256"], "default": "size"},
+            "siblings": {"type": "bool", "default": False},
             "prune": {"type": "bool", "default": True},
             # Set by the action plugin on its second call.
             "archive": {"type": "path"},
@@ -217,12 +257,17 @@ def main():
     )
     params = module.params
     trees = params["trees"]
-    state, size = {}, 0
+    state, size, linked = {}, 0, 0
     for tree in trees:
         missing, extra = compare(tree["dest"], tree["manifest"], params["verify"])
+        lacking = len(missing)
+        if params["siblings"]:
+            missing = take_from_siblings(module, tree, missing)
         state[tree["dest"]] = {"missing": missing, "extra": extra if params["prune"] else []}
+        linked += lacking - len(missing)
         size += sum(tree["manifest"][name][0] for name in missing)
-    result = {"trees": state, "bytes": size, "changed": any(t["missing"] or t["extra"] for t in state.values())}
+    changed = linked > 0 or any(t["missing"] or t["extra"] for t in state.values())
+    result = {"trees": state, "bytes": size, "linked": linked, "changed": changed}
     if not params["archive"] and any(t["missing"] for t in state.values()):
         # First call: tell the controller what to send.
         check_room(module, trees, state)
@@ -237,7 +282,7 @@ def main():
             unpack(module, params["archive"], trees, state)
         for tree in trees:
             changes = state[tree["dest"]]
-            if changes["missing"] or changes["extra"]:
+            if changes["missing"] or changes["extra"] or linked:
                 finish(module, tree["dest"], tree["manifest"], changes["extra"])
     except (OSError, tarfile.TarError) as exc:
         module.fail_json(msg="push_tree: %s; run again to go on where it stopped" % exc)

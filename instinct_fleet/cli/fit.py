@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,42 @@ def read_sizes(directory: Path) -> tuple[Mapping[str, Tensor] | None, int | None
             return None, index_total(index)
         tensors |= found
     return tensors or None, index_total(index)
+
+
+def model_documents(
+    models: Sequence[Mapping[str, Any]], *, root: str, paths: Mapping[str, str | None]
+) -> dict[str, dict[str, Any]]:
+    """Read the config.json of models that are on the controller or that a node was asked for.
+
+    Args:
+        models: ``name`` and ``source`` (a folder on the controller) of each model that a playbook brings.
+        root: folder of the models on the node.
+        paths: content of files on the node by path; the ones called config.json count.
+
+    Returns:
+        Path of the model on the node -> ``config`` (None when it is no JSON) and ``index_total``, the bytes of its
+        weights where they are known. A model without a config.json is left out.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for path, text in paths.items():
+        if path.endswith("/config.json") and text is not None:
+            found[path.removesuffix("/config.json")] = {"config": _parse(text), "index_total": None}
+    for model in models:
+        folder = Path(str(model["source"]))
+        if (folder / "config.json").is_file():
+            tensors, total = read_sizes(folder)
+            if tensors is not None:
+                total = sum(tensor.nbytes for tensor in tensors.values())
+            text = (folder / "config.json").read_text(encoding="utf-8", errors="replace")
+            found[f"{root}/{model['name']}"] = {"config": _parse(text), "index_total": total}
+    return found
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _read_header(path: Path) -> Mapping[str, Tensor] | None:

@@ -340,7 +340,7 @@ def nodes_here(profile: Any) -> list[tuple[str, int]]:
     return nodes
 
 
-def up(node: str, *, address: str, profile: str, suite: str = SUITE) -> None:
+def up(node: str, *, address: str, profile: str, suite: str = SUITE, network: str = "host") -> None:
     """Boot a node unless it runs."""
     name = image(suite)
     state = ask(["podman", "inspect", "--format", "{{.State.Running}} {{.ImageName}}", node]).stdout.split()
@@ -364,7 +364,7 @@ def up(node: str, *, address: str, profile: str, suite: str = SUITE) -> None:
             "--label",
             LABEL,
             "--systemd=always",
-            "--network=host",
+            f"--network={network}",
             "--privileged",
             "--shm-size=4g",
             *limits(),
@@ -489,6 +489,7 @@ def main() -> int:
     one.add_argument("--address", required=True)
     one.add_argument("--profile", default="mi300x_8")
     one.add_argument("--suite", default="", help=f"Debian release of the node, {SUITE} unless given")
+    one.add_argument("--network", choices=["host", "none"], default="host")
     commands.add_parser("down").add_argument("names", nargs="*")
     args = parser.parse_args()
     for value in [getattr(args, "name", ""), *getattr(args, "names", [])]:
@@ -507,7 +508,8 @@ def main() -> int:
             models()
         elif args.command == "up":
             install_packages()
-            up(args.name, address=args.address, profile=args.profile, suite=args.suite or SUITE)
+            suite = args.suite or SUITE
+            up(args.name, address=args.address, profile=args.profile, suite=suite, network=args.network)
         elif args.command == "unit-all":
             unit_all()
         elif args.command == "down":

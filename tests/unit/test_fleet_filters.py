@@ -13,7 +13,18 @@ import yaml
 
 pytest.importorskip("ansible", reason="ansible is not installed for this Python")
 
-from instinct_fleet import acceptance, benchmarking, pinning, rccl_check, runtime_sets, serving, tuning, wheelhouse
+from instinct_fleet import (
+    acceptance,
+    benchmarking,
+    building,
+    pinning,
+    rccl_check,
+    releases,
+    runtime_sets,
+    serving,
+    tuning,
+    wheelhouse,
+)
 
 FOLDER = Path(__file__).resolve().parents[2] / "filter_plugins"
 
@@ -36,7 +47,7 @@ def function(name: str) -> Any:
         return runtime_sets.describe
     return next(
         getattr(m, name)
-        for m in (acceptance, benchmarking, pinning, rccl_check, serving, tuning, wheelhouse, FLEET)
+        for m in (acceptance, benchmarking, building, pinning, rccl_check, releases, serving, tuning, wheelhouse, FLEET)
         if hasattr(m, name)
     )
 

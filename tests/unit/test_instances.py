@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from instinct_fleet.arguments import gone_since
 from instinct_fleet.instances import (
     OWNED_OPTIONS,
     Instance,
     InstancesError,
     instance_findings,
     parse_instances,
-    removed_options,
 )
 
 
@@ -67,10 +67,16 @@ def test_every_field_says_why(field: str) -> None:
         ({"environment": {"HIP_VISIBLE_DEVICES": "0"}}, "placement sets it from `gpus`"),
         ({"environment": {"CUDA_VISIBLE_DEVICES": "0"}}, "CUDA_VISIBLE_DEVICES must not be set"),
         ({"environment": {"VLLM_PORT": "1"}}, "VLLM_PORT must not be set"),
-        ({"extra_args": {"swap-space": 4}}, "swap-space: vLLM removed it in 0.18: drop it"),
-        ({"extra_args": {"--num_scheduler_steps": 4}}, "--num_scheduler_steps: vLLM removed it in 0.10.2"),
-        ({"extra_args": {"device": "0,1"}}, "device: vLLM removed it in 0.10: the platform is found by itself; `gpus`"),
-        ({"extra_args": {"disable-log-requests": True}}, "request logging is off unless enable_log_requests is true"),
+        ({"extra_args": {"swap-space": 4}}, "swap-space: vLLM removed it in 0.18.0: leave it out: the V1 engine"),
+        ({"extra_args": {"--num_scheduler_steps": 4}}, "--num_scheduler_steps: vLLM removed it in 0.10.1"),
+        (
+            {"extra_args": {"device": "0,1"}},
+            "device: vLLM removed it in 0.10.0: leave it out: the platform",
+        ),
+        (
+            {"extra_args": {"disable-log-requests": True}},
+            "vLLM removed it in 0.17.0: leave it out: requests are not",
+        ),
         ({"extra_args": {"max-num-seqs": 4}}, "max-num-seqs: set `max_num_seqs` of the instance instead"),
         ({"extra_args": {"no-enable-log-requests": True}}, "set `enable_log_requests` of the instance instead"),
         ({"extra_args": {"numa-bind": True}}, "set `numa` of the instance instead"),
@@ -139,8 +145,12 @@ def test_a_high_share_of_memory_warns_and_says_why(share: float, warned: bool) -
         assert f"gpu_memory_utilization is {share:g}, expected at most 0.92: graphs, RCCL buffers" in found[0].message
 
 
-def test_owned_options_name_real_keys_and_removed_options_say_since_when() -> None:
+def test_owned_options_name_real_keys_and_are_options_of_the_newest_vllm() -> None:
     assert set(OWNED_OPTIONS.values()) <= set(Instance.model_fields)
-    for name, entry in removed_options().items():
-        assert set(entry) == {"since", "instead"}, name
-        assert name not in OWNED_OPTIONS
+    for name in OWNED_OPTIONS:
+        assert gone_since(f"--{name}") is None, name
+
+
+def test_an_option_of_the_newest_vllm_may_be_given_and_one_that_never_was_is_not_called_removed() -> None:
+    assert one(extra_args={"enforce-eager": True}).extra_args == {"enforce-eager": True}
+    assert one(extra_args={"of-the-future": 1}).extra_args == {"of-the-future": 1}

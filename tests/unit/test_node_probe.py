@@ -41,6 +41,8 @@ def test_reads_a_whole_node(tmp_path: Path) -> None:
         files=[str(tmp_path / "note"), str(tmp_path / "missing")],
         service_user="root",
         units=["no-such-unit.service"],
+        programs=["sh", "no-such-program"],
+        filesystems=["/", "/no/such/place"],
     )
     call = found["commands"]["amd-smi topology --json"]
     assert (call["rc"], call["stdout"], call["stderr"]) == (3, "out topology --json\n", "err\n")
@@ -58,6 +60,12 @@ def test_reads_a_whole_node(tmp_path: Path) -> None:
     assert found["access"]["exists"] is True
     assert found["paths"] == {str(tmp_path / "note"): "text\n", str(tmp_path / "missing"): None}
     assert found["files"][str(tmp_path / "missing")] is None
+    assert found["programs"]["sh"].endswith("/sh")
+    assert found["programs"]["no-such-program"] is None
+    assert found["filesystems"]["/"]["free_bytes"] > 0
+    # Of a place that is not there yet, the folder counts in which it would be made.
+    assert found["filesystems"]["/no/such/place"]["device"] == found["filesystems"]["/"]["device"]
+    assert found["libc"].startswith("glibc ")
     assert len(found["files"][str(tmp_path / "note")]["checksum"]) == 64
 
 
@@ -100,3 +108,11 @@ def test_odd_tools(tmp_path: Path, script: str, key: str, value: Any, monkeypatc
     tool(tmp_path / "bin", "amd-smi", script)
     found = probe(tmp_path, commands=[["amd-smi"]], tool_paths=[str(tmp_path / "bin")])
     assert found["commands"]["amd-smi"][key] == value
+
+
+def test_a_path_with_a_star_is_a_pattern(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "note").write_text(name)
+    found = probe(tmp_path, commands=[], paths=[str(tmp_path / "*/note"), str(tmp_path / "*/none")])
+    assert found["paths"] == {str(tmp_path / "a/note"): "a", str(tmp_path / "b/note"): "b"}

@@ -80,3 +80,28 @@ def test_a_source_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (empty,) = run_tasks(tmp_path, [task((tmp_path / "empty", tmp_path / "to"))])
     assert "holds no file" in empty["msg"]
+
+
+def test_a_folder_beside_gives_what_it_has_and_nothing_else(tmp_path: Path) -> None:
+    new = tree(tmp_path / "new", a="1", b="22", c="333")
+    beside = tree(tmp_path / "to/old", a="1", b="xx")
+    pair = (new, tmp_path / "to/new")
+    (would,) = run_tasks(tmp_path, [task(pair, siblings=True)], "--check")
+    assert (would["changed"], would["linked"]) == (True, 1)
+    assert not (tmp_path / "to/new").exists()
+    first, again = run_tasks(tmp_path, [task(pair, siblings=True), task(pair, siblings=True)])
+    assert first["trees"][str(tmp_path / "to/new")]["missing"] == ["b", "c"]
+    assert [(tmp_path / "to/new" / name).read_text() for name in "abc"] == ["1", "22", "333"]
+    assert (tmp_path / "to/new/a").samefile(beside / "a")
+    assert (beside / "b").read_text() == "xx"
+    assert again["changed"] is False
+
+
+def test_a_folder_beside_that_has_everything(tmp_path: Path) -> None:
+    new = tree(tmp_path / "new", a="1")
+    tree(tmp_path / "to/old", a="1")
+    pair = (new, tmp_path / "to/new")
+    first, again = run_tasks(tmp_path, [task(pair, siblings=True), task(pair, siblings=True)])
+    assert (first["changed"], first["linked"], first["bytes"]) == (True, 1, 0)
+    assert (tmp_path / "to/new/a").read_text() == "1"
+    assert again["changed"] is False

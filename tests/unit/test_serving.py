@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +15,7 @@ from support import nodes
 from support.profile import PROFILES
 
 from instinct_fleet import serving
+from instinct_fleet.cli import fit
 from instinct_fleet.model import to_json
 
 INSTANCE = {
@@ -191,21 +197,6 @@ def test_findings_that_say_the_same_share_a_line() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("said", "accelerator", "problem"),
-    [
-        ('{"vllm": "0.32.0+cpu", "torch": "2.13.0+cpu", "hip": null, "cuda": null}', "cpu", None),
-        ('{"vllm": "0.32.0", "torch": "2.13.0", "hip": null, "cuda": "13.0"}', "rocm", "not a ROCm build"),
-        ('{"vllm": "0.32.0", "torch": "2.13.0", "hip": null, "cuda": "13.0"}', "cpu", "built for a GPU"),
-        ('{"vllm": "0.31.0", "torch": "2.13.0+cpu", "hip": null, "cuda": null}', "cpu", "expected 0.32.0"),
-        ("Traceback", "cpu", "expected a JSON object"),
-    ],
-)
-def test_a_release_that_is_not_what_was_pinned(said: str, accelerator: str, problem: str | None) -> None:
-    found = serving.runtime_mismatch(said, {"vllm": "0.32.0", "accelerator": accelerator})
-    assert (problem is None and not found) or any(problem in line for line in found if problem)
-
-
 def test_the_table_ends_in_a_line_to_paste() -> None:
     rows = serving.serving_rows(plan(), host="node1")
     text = serving.serving_table(rows, simulated=True)
@@ -220,3 +211,162 @@ def test_what_a_node_lacks() -> None:
     assert serving.missing_packages(["curl", "numactl", "python3-venv"], probe) == ["numactl", "python3-venv"]
     assert serving.missing_groups(["render", "video"], probe) == ["video"]
     assert serving.instance_problems([{"name": "a", "modle": "x"}])[0].startswith("instance 'a'")
+
+
+# --- what a release and a model say before anything changes ------------------------------------------------------
+
+ACCEPT = Path(__file__).resolve().parents[2] / "roles/vllm_serve/files/accept_config.py"
+
+
+def written(unit: dict[str, Any]) -> dict[str, str | None]:
+    lines = [f"ExecStart={unit['exec_start']}", *(f"Environment={line}" for line in unit["environment_lines"])]
+    return {unit["config_path"]: unit["config"], f"/etc/systemd/system/{unit['unit']}": "\n".join(lines) + "\n"}
+
+
+def test_a_converged_node_has_nothing_to_read() -> None:
+    made = plan()
+    assert serving.unread_configs(made, written(made["units"][0])) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"vllm_path": "/opt/vllm/releases/y/bin/vllm"},
+        {"instances": [{**INSTANCE, "max_model_len": 4096}]},
+        {"instances": [{**INSTANCE, "environment": {"VLLM_LOGGING_LEVEL": "DEBUG"}}]},
+    ],
+)
+def test_another_release_a_configuration_or_a_variable_is_read_again(options: dict[str, Any]) -> None:
+    there = written(plan()["units"][0])
+    instances = options.pop("instances", [INSTANCE])
+    (entry,) = serving.unread_configs(plan(*instances, **options), there)
+    assert entry["instance"] == "tiny"
+    assert entry["arguments"][:3] == ["serve", "--config", "/etc/vllm/tiny.yaml"]
+    assert entry["environment"]["HIP_VISIBLE_DEVICES"] == "0,1"
+
+
+def test_a_node_that_nothing_is_known_of_is_read() -> None:
+    assert len(serving.unread_configs(plan(), {})) == 1
+
+
+def test_a_refusal_names_instance_argument_and_the_parser_s_own_words() -> None:
+    said = (
+        'INFO loading\n\n[{"instance": "a", "message": null}, {"instance": "b", "message": "vllm serve: error: x"}]\n'
+    )
+    (text,) = serving.parser_refusals(said, host="n1", version="0.33.0")
+    assert text == (
+        "n1: instance b: vLLM 0.33.0 refuses its configuration, in its own words: vllm serve: error: x. Nothing was "
+        "changed; correct vllm_serve_instances"
+    )
+
+
+@pytest.mark.parametrize("said", ["", "ModuleNotFoundError: No module named 'vllm.entrypoints'", "[1]", "null"])
+def test_a_parser_that_gives_no_answer_is_not_taken_for_a_yes(said: str) -> None:
+    (text,) = serving.parser_refusals(said, host="n1", version="0.33.0")
+    assert "gave no answer" in text
+    assert "vllm_serve_parser_check=false" in text
+
+
+def test_the_script_asks_the_release_s_own_parser_and_starts_nothing(tmp_path: Path) -> None:
+    package = tmp_path / "vllm/entrypoints/cli"
+    package.mkdir(parents=True)
+    for folder in (tmp_path / "vllm", tmp_path / "vllm/entrypoints", package):
+        (folder / "__init__.py").write_text("")
+    (package / "serve.py").write_text(
+        "import pathlib\nclass ServeSubcommand:\n    @staticmethod\n    def cmd(args):\n"
+        f"        pathlib.Path({str(tmp_path / 'started')!r}).touch()\n"
+    )
+    (package / "main.py").write_text(
+        "import argparse, os\nfrom vllm.entrypoints.cli import serve\ndef main():\n"
+        "    parser = argparse.ArgumentParser(prog='vllm serve')\n    parser.add_argument('command')\n"
+        "    parser.add_argument('--config')\n    parser.add_argument('--numa-bind', action='store_true')\n"
+        "    args = parser.parse_args()\n    text = open(args.config).read()\n    print('noise')\n"
+        "    if 'bad' in text:\n        parser.error('unrecognized arguments: --bad')\n"
+        "    if 'type' in text:\n        raise TypeError('Error: a needs b')\n"
+        "    if 'env' in text:\n        assert os.environ['UNIT'] == 'of this instance'\n"
+        "    if 'help' in text:\n        raise SystemExit(0)\n"
+        "    serve.ServeSubcommand.cmd(args)\n"
+    )
+    configs = {"good": "a: 1", "bad": "bad: 1", "typed": "type: 1", "env": "env: 1", "help": "help: 1"}
+    entries = [
+        {
+            "instance": name,
+            "config": text,
+            "config_path": f"/etc/vllm/{name}.yaml",
+            "arguments": ["serve", "--config", f"/etc/vllm/{name}.yaml", "--numa-bind"],
+            "environment": {"UNIT": "of this instance"},
+        }
+        for name, text in configs.items()
+    ]
+    argv = [sys.executable, "-B", "-", json.dumps(entries)]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    run = subprocess.run(argv, input=ACCEPT.read_text(), env=env, capture_output=True, text=True, check=True)
+    answers = {a["instance"]: a["message"] for a in json.loads(run.stdout.splitlines()[-1])}
+    assert answers == {
+        "good": None,
+        "bad": "vllm serve: error: unrecognized arguments: --bad",
+        "typed": "TypeError: Error: a needs b",
+        "env": None,
+        "help": "noise",
+    }
+    assert not (tmp_path / "started").exists()
+
+
+LLAMA_405B = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "torch_dtype": "bfloat16",
+    "hidden_size": 16384,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 126,
+    "intermediate_size": 53248,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}
+
+
+def test_a_model_that_cannot_fit_is_refused_in_the_words_of_fit() -> None:
+    big = {**INSTANCE, "model": "/m/big", "tensor_parallel_size": 4}
+    made = plan(big, models={"/m/big": {"config": LLAMA_405B, "index_total": None}})
+    (refused,) = serving.rejects(made["findings"], accept_unknown=True)
+    assert (refused["code"], refused["subject"]) == ("fit_weights", "tiny LlamaForCausalLM")
+    assert "need 811 GB" in refused["message"]
+    assert "an FP8 checkpoint" in refused["remedy"]
+    wide = plan({**big, "tensor_parallel_size": 8}, models={"/m/big": {"config": LLAMA_405B, "index_total": None}})
+    assert serving.rejects(wide["findings"], accept_unknown=True) == []
+
+
+def test_the_keys_of_an_instance_count() -> None:
+    model = {"/models/tiny": {"config": {**LLAMA_405B, "num_hidden_layers": 20}, "index_total": None}}
+
+    def codes(**keys: Any) -> set[str]:
+        made = plan({**INSTANCE, "max_num_seqs": 1, **keys}, models=model)
+        return {f["code"] for f in serving.rejects(made["findings"], accept_unknown=True)}
+
+    assert codes() == set()
+    assert codes(max_model_len=200000) == {"fit_model_len"}
+    assert codes(gpu_memory_utilization=0.1) == {"fit_weights"}
+    assert codes(extra_args={"kv-cache-memory-bytes": "400G"}) == {"fit_kv_pool"}
+
+
+def test_a_model_whose_size_or_gpus_are_unknown_is_neither_passed_nor_stopped() -> None:
+    model = {"/models/tiny": {"config": None, "index_total": None}}
+    assert any(f["severity"] in ("unknown", "error") for f in plan(models=model)["findings"])
+    instance = serving.parse_instances([INSTANCE])[0]
+    (finding,) = serving.fit_findings(instance, vram=[None, 1 << 30], document={"config": LLAMA_405B})
+    assert (finding.severity, finding.subject) == ("unknown", "tiny vram_gib")
+
+
+def test_models_on_the_controller_and_on_the_node_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/config.json").write_text('{"hidden_size": 1}')
+    (tmp_path / "a/model.safetensors.index.json").write_text(
+        '{"metadata": {"total_size": 7}, "weight_map": {"w": "x"}}'
+    )
+    models = [{"name": "a", "source": str(tmp_path / "a")}, {"name": "none", "source": str(tmp_path / "none")}]
+    paths = {"/m/b/config.json": "{", "/m/c/config.json": None, "/etc/vllm/x.yaml": "a: 1"}
+    assert fit.model_documents(models, root="/m", paths=paths) == {
+        "/m/a": {"config": {"hidden_size": 1}, "index_total": 7},
+        "/m/b": {"config": None, "index_total": None},
+    }
