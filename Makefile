@@ -45,7 +45,7 @@ knee-quality: setup ## Measure how good the knee is, on simulated servers whose 
 	@python benchmarks/knee_quality.py --live 2
 	@python benchmarks/client_ceiling.py
 
-knee-cost: setup ## Measure what a knee costs, against the ladder of `vllm bench serve` and guidellm (about eight minutes)
+knee-cost: setup ## Measure what a knee costs, against a ladder of `vllm bench serve` and guidellm (about eight minutes)
 	@$(BENCH) models
 	@python benchmarks/knee_cost.py
 
