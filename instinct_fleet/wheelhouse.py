@@ -81,18 +81,18 @@ def pip_download_commands(
     With a lock every wheel is asked for by version and SHA-256. Without one the pins are resolved, with all that they
     need, and what arrives is written down afterwards.
     """
-    common = [python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
-    common += ["--retries", "2", "--timeout", "30", "--log", f"{path}/build.log", *pip_options(runtime)]
-    if index_url:
-        common += ["--index-url", index_url]
-    common += ["--dest", path]
+    quiet = ["--quiet", "--disable-pip-version-check", "--no-input", "--retries", "2", "--timeout", "30"]
+    quiet += ["--log", f"{path}/build.log", *(["--index-url", index_url] if index_url else [])]
+    common = [python, "-m", "pip", "download", *quiet, *pip_options(runtime), "--dest", path]
     extra = [word for url in vendor_indexes(runtime, vendor_index_urls) for word in ("--extra-index-url", url)]
     exact = ["--no-deps", "--require-hashes"]
     if runtime["lock"] is None:
-        resolve = [*common, *extra, "--constraint", f"{path}/constraints.txt", "--requirement"]
+        # `wheel` and not `download`: a part that an index has as a source only (AMD's package rocm, which chooses among
+        # the SDK's wheels, is one) becomes a wheel too.
+        resolve = [python, "-m", "pip", "wheel", *quiet, *extra, "--prefer-binary", "--wheel-dir", path]
         return [
             [*common, *exact, "--requirement", f"{path}/installer.txt"],
-            [*resolve, f"{path}/requirements.txt"],
+            [*resolve, "--constraint", f"{path}/constraints.txt", "--requirement", f"{path}/requirements.txt"],
         ]
     _index, vendor = _split(runtime["download"])
     commands = [[*common, *exact, "--requirement", f"{path}/index.txt"]]

@@ -197,6 +197,9 @@ def test_without_a_lock_the_pins_are_resolved_and_the_installer_is_still_pinned(
     assert installer[-1] == "/w/installer.txt"
     assert "--require-hashes" not in resolve
     assert "--no-deps" not in resolve
+    # Not `download`: AMD's package rocm is a source distribution.
+    assert resolve[:4] == ["python3", "-m", "pip", "wheel"]
+    assert resolve[resolve.index("--wheel-dir") + 1] == "/w"
     assert [resolve[i + 1] for i, word in enumerate(resolve) if word == "--extra-index-url"] == ROCM["indexes"]
     assert resolve[-4:] == ["--constraint", "/w/constraints.txt", "--requirement", "/w/requirements.txt"]
 

@@ -202,7 +202,9 @@ def collect(plan, notes, venv):
     env = environment(plan, venv)
     download = [python, "-m", "pip", "download", "--dest", plan["path"], "--find-links", plan["path"], *plan["index"]]
     constraints = os.path.join(plan["work"], "constraints.txt")
-    run("what they need", [*download, *plan["pip_options"], "--constraint", constraints, *pins, *plan["fetched"]], env)
+    # `wheel` makes a wheel of a part that an index has as a source only, and takes the others as they are.
+    needs = [python, "-m", "pip", "wheel", "--prefer-binary", "--wheel-dir", plan["path"], "--find-links", plan["path"]]
+    run("what they need", [*needs, *plan["index"], "--constraint", constraints, *pins, *plan["fetched"]], env)
     installer = os.path.join(plan["path"], "installer.txt")
     with open(installer, "w") as handle:
         handle.write(plan["installer"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -25,7 +26,8 @@ def environment() -> dict[str, str]:
 
 def build() -> subprocess.CompletedProcess[str]:
     run = subprocess.run(ARGV, env=environment(), capture_output=True, text=True, check=False, cwd=REPO)
-    run.stdout = " ".join(run.stdout.split())
+    # Molecule asks for colours, and a long message is folded.
+    run.stdout = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", run.stdout).split())
     return run
 
 

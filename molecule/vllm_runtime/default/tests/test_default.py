@@ -208,7 +208,6 @@ def test_a_rollback_is_to_serve_the_release_before(host: Any) -> None:
     inode = host.run(f"stat -c '%i %Y' {FIRST}/complete.sha256 {FIRST}/bin/vllm").stdout
     run = serve(vllm_runtime_set="first", vllm_serve_restart_allowed=True)
     assert run.returncode == 0, run.stdout
-    assert "2 workers" in json.dumps(run.stdout) or "URL" in run.stdout
     assert release_of(host) == "0.32.0-first"
     assert host.run(f"stat -c '%i %Y' {FIRST}/complete.sha256 {FIRST}/bin/vllm").stdout == inode
     assert host.file(f"{SECOND}/complete.sha256").exists

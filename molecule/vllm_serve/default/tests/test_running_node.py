@@ -100,6 +100,25 @@ def test_the_fabric_of_a_serving_node_is_measured_with_consent_only_and_once(hos
     assert "changed=0" in again.stdout
 
 
+def test_the_release_s_own_parser_has_the_last_word(host: Any) -> None:
+    # Both options exist, so no table of options refuses them; vLLM itself does, before it starts anything.
+    instance = {"name": "tiny", "model": "/var/lib/vllm/models/tiny-v1", "tensor_parallel_size": 2, "port": 8000}
+    instance |= {"host": "127.0.1.21", "extra_args": {"enable-auto-tool-choice": True}}
+    run = play("serve.yml", "-e", json.dumps({"vllm_serve_instances": [instance], "vllm_serve_restart_allowed": True}))
+    assert run.returncode != 0
+    said = flat(run.stdout)
+    assert "instance tiny: vLLM 0.32.0 refuses its configuration, in its own words" in said
+    assert "--enable-auto-tool-choice requires --tool-call-parser" in said
+    assert "changed=0" in said
+    assert host.service("vllm-tiny.service").is_running
+
+
+def test_the_release_said_what_it_is(host: Any) -> None:
+    record = json.loads(host.file("/opt/vllm/releases/0.32.0-cpu/release.json").content_string)
+    assert record["proof"]["vllm"] == "0.32.0+cpu"
+    assert record["proof"]["hip"] is None
+
+
 BENCHMARK = {
     "benchmark_ladder": [1, 4],
     "benchmark_budget_seconds": 60,
