@@ -35,7 +35,7 @@ unit: setup ## Run the unit tests
 	@$(BENCH) browser
 	@python -m pytest -n 2
 
-unit-all: ## Run the unit tests on Python 3.12 and 3.13 too, where these are installed (Ansible runs on the first only)
+unit-all: ## Run the unit tests on Python 3.12 and 3.13 too, where these are installed
 	@$(BENCH) unit-all
 
 nightly: setup ## Run the long tests: tens of thousands of damaged tool outputs
