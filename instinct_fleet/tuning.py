@@ -441,11 +441,17 @@ def _record(text: str | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def reboot_decision(probe: Mapping[str, Any], reasons: Sequence[str]) -> dict[str, Any]:
+def reboot_decision(probe: Mapping[str, Any], reasons: Sequence[str], *, drain_allowed: bool = False) -> dict[str, Any]:
     """Decide whether one more reboot may be tried for these reasons.
 
+    Args:
+        probe: what node_probe read.
+        reasons: why a reboot is needed.
+        drain_allowed: whether what serves may be stopped for it.
+
     Returns:
-        ``refusal``: why not, or None; ``record``: the text to keep on the node before the reboot.
+        ``refusal``: why not, or None; ``drain``: the units to stop before it, which serve; ``record``: the text to keep
+        on the node before the reboot.
     """
     record = _record((probe.get("paths") or {}).get(REBOOT_RECORD))
     # A change of which a part came into effect is still the same one.
@@ -454,15 +460,18 @@ def reboot_decision(probe: Mapping[str, Any], reasons: Sequence[str]) -> dict[st
     tried = int(record.get("count") or 0) if same else 0
     refusal = None
     serving = serving_units(probe)
-    if serving:
-        refusal = f"{', '.join(serving)} serves; drain and stop it first, then run again"
+    if serving and not drain_allowed:
+        refusal = (
+            f"{', '.join(serving)} serves; drain and stop it first, then run again, or set "
+            "node_tuning_drain_allowed=true, which stops it when its requests have ended"
+        )
     if tried >= MOST_REBOOTS:
         refusal = (
             f"{tried} reboots did not bring it into effect: {'; '.join(reasons)}. Nothing more is tried. Find out why "
             f"(another boot entry, a read-only /boot, the firmware), then remove {REBOOT_RECORD} on the node"
         )
     kept = known if same and known else reasons
-    return {"refusal": refusal, "record": reboot_record(kept, tried + 1, settled=False)}
+    return {"refusal": refusal, "drain": serving, "record": reboot_record(kept, tried + 1, settled=False)}
 
 
 def reboot_record(reasons: Sequence[str], count: int, *, settled: bool) -> str:

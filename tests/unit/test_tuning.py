@@ -15,7 +15,7 @@ from instinct_fleet import tuning
 
 REPO = Path(__file__).resolve().parents[2]
 DEFAULTS = yaml.safe_load((REPO / "roles/node_tuning/defaults/main.yml").read_text())
-NOT_WANTED = ("enabled", "reboot_allowed", "reboot_timeout", "expected_gpus", "probe")
+NOT_WANTED = ("enabled", "drain_allowed", "reboot_allowed", "reboot_timeout", "expected_gpus", "probe")
 OPTIONS = ["iommu=pt", "amd_iommu=on", "pci=realloc=off", "numa_balancing=disable"]
 LINE = "root=/dev/sda1 ro quiet " + " ".join(OPTIONS)
 SHOWN = {
@@ -349,7 +349,14 @@ def test_a_node_that_serves_is_not_rebooted(state: str, serves: bool) -> None:
         "other.service": {"ActiveState": "active"},
     }
     refusal = tuning.reboot_decision(probe, ["a"])["refusal"]
-    assert refusal == ("vllm-a.service serves; drain and stop it first, then run again" if serves else None)
+    if not serves:
+        assert refusal is None
+        return
+    assert refusal is not None
+    assert refusal.startswith("vllm-a.service serves; drain and stop it first, then run again")
+    assert "node_tuning_drain_allowed=true" in refusal
+    allowed = tuning.reboot_decision(probe, ["a"], drain_allowed=True)
+    assert (allowed["refusal"], allowed["drain"]) == (None, ["vllm-a.service"])
 
 
 @pytest.mark.parametrize(
