@@ -100,7 +100,12 @@ def test_an_interrupt_keeps_the_levels(start: Start, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "instinct_fleet", "sweep", "--base-url", start(), "--output-dir", str(out), *QUICK]
     process = subprocess.Popen(
-        [*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        # A shell's background jobs ignore SIGINT, and hand that down to the tests that run in one.
+        ["env", "--default-signal=INT", *command, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
     )
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
