@@ -251,8 +251,14 @@ def describe(name: str, *, lock: str | None = None, sets: Mapping[str, Any] | No
     Raises:
         ValueError: the set is unknown, or the lock does not fit it.
     """
+    # Templates ask again and again, and a lock has hundreds of lines.
+    return dict(_describe(str(name), None if lock is None else str(lock), json.dumps(_plain(sets or {}), default=str)))
+
+
+@cache
+def _describe(name: str, lock: str | None, sets: str) -> dict[str, Any]:
     known = catalogue()
-    every = {**known.sets, **site_sets(sets)}
+    every = {**known.sets, **site_sets(json.loads(sets))}
     if name not in every:
         raise ValueError(f"runtime set is {name!r}, expected one of {', '.join(sorted(every))}")
     chosen = every[name]
