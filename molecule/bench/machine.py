@@ -320,7 +320,8 @@ def qemu(name: str, folder: Path, base: Path, profile: Any, *, ssh_port: int, bo
         disk = f"{folder / 'disk.img'},cache=unsafe"
     # Every device of the machine names its bus, since QEMU would put one that does not into the first GPU's root.
     argv += ["-drive", f"file={disk},format=raw,if=none,id=disk"]
-    argv += ["-device", "virtio-blk-pci,drive=disk,bus=pcie.0,addr=3,bootindex=0"]
+    # The kernel that QEMU is given has boot index 0.
+    argv += ["-device", "virtio-blk-pci,drive=disk,bus=pcie.0,addr=3,bootindex=1"]
     argv += ["-drive", f"file={folder / 'seed.img'},format=raw,if=none,id=seed,read-only=on"]
     argv += ["-device", "virtio-blk-pci,drive=seed,bus=pcie.0,addr=4"]
     argv += ["-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{ssh_port}-:22"]
