@@ -67,6 +67,10 @@ def test_a_change_under_a_running_instance_is_refused(host: Any) -> None:
             "both have port 8000",
         ),
         ({"vllm_serve_instances": [{"name": "a", "model": "/m", "tensor_parallel_size": 16}]}, "16"),
+        (
+            {"vllm_serve_instances": [{"name": "a", "model": "/var/lib/vllm/models/tiny-v1", "max_model_len": 8192}]},
+            "max_model_len: is 8192, the model allows 2048",
+        ),
         ({"vllm_runtime_set": "nightly"}, "runtime set is 'nightly', expected one of"),
         ({"topology_policy": "mi999"}, "mi999"),
     ],
@@ -74,7 +78,7 @@ def test_a_change_under_a_running_instance_is_refused(host: Any) -> None:
 def test_wrong_inputs_stop_before_anything_changes(variables: dict[str, Any], message: str) -> None:
     run = play("serve.yml", "-e", json.dumps(variables))
     assert run.returncode != 0
-    assert message in run.stdout, run.stdout
+    assert message in flat(run.stdout), run.stdout
     assert "changed=0" in run.stdout
     assert "Traceback" not in run.stdout + run.stderr
 
@@ -103,11 +107,11 @@ def test_the_fabric_of_a_serving_node_is_measured_with_consent_only_and_once(hos
 def test_the_release_s_own_parser_has_the_last_word(host: Any) -> None:
     # Both options exist, so no table of options refuses them; vLLM itself does, before it starts anything.
     instance = {"name": "tiny", "model": "/var/lib/vllm/models/tiny-v1", "tensor_parallel_size": 2, "port": 8000}
-    instance |= {"host": "127.0.1.21", "extra_args": {"enable-auto-tool-choice": True}}
+    instance |= {"host": "127.0.1.21", "max_model_len": 1024, "extra_args": {"enable-auto-tool-choice": True}}
     run = play("serve.yml", "-e", json.dumps({"vllm_serve_instances": [instance], "vllm_serve_restart_allowed": True}))
     assert run.returncode != 0
     said = flat(run.stdout)
-    assert "instance tiny: vLLM 0.32.0 refuses its configuration, in its own words" in said
+    assert "instance tiny: vLLM 0.32.0 refuses its configuration, in its own words" in said, run.stdout
     assert "--enable-auto-tool-choice requires --tool-call-parser" in said
     assert "changed=0" in said
     assert host.service("vllm-tiny.service").is_running
