@@ -126,6 +126,18 @@ def podman(*arguments: str) -> list[str]:
     return ["podman", *([] if unified else ["--runtime", "runc"]), *arguments]
 
 
+def weight() -> list[str]:
+    """Return podman's options that leave the processors to whoever drives a node.
+
+    vLLM's workers spin while they wait for each other: with the usual weight two of them on two cores left Ansible 2 %.
+    """
+    options = ["--cpu-shares=128"]
+    if not Path("/sys/fs/cgroup/cgroup.controllers").exists():
+        # Below podman's own group, which has the usual weight, the one of a node would mean nothing.
+        options.append("--cgroup-parent=/")
+    return options
+
+
 def limits() -> list[str]:
     """Return podman's options for limits that this process may hand on.
 
@@ -364,6 +376,7 @@ def up(node: str, *, address: str, profile: str, suite: str = SUITE, network: st
             f"--network={network}",
             "--privileged",
             "--shm-size=4g",
+            *weight(),
             *limits(),
             "--volume",
             f"{folder}:/opt/replay:ro",
