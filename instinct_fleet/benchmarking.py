@@ -22,16 +22,15 @@ from instinct_fleet.acceptance import topology_hash
 from instinct_fleet.api import as_topology
 from instinct_fleet.capacity import capacity_key
 from instinct_fleet.load.fits import guides
-from instinct_fleet.model import to_json
+from instinct_fleet.model import LOCAL_FACTS, to_json
 
-FACTS = "/etc/ansible/facts.d"
 #: Name of the archive that brings the load test to a node.
 CLIENT = "client.zip"
 
 
 def fact_path(instance: str) -> str:
     """Return where the capacity record of an instance is kept on its node."""
-    return f"{FACTS}/instinct_capacity_{instance.replace('-', '_')}.fact"
+    return f"{LOCAL_FACTS}/instinct_capacity_{instance.replace('-', '_')}.fact"
 
 
 def capacity_paths(instances: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -212,7 +211,7 @@ def benchmark_problems(results: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def capacity_files(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the local facts that hold the new capacity records."""
-    files: list[dict[str, Any]] = [{"dest": FACTS, "state": "directory", "mode": "0755"}]
+    files: list[dict[str, Any]] = [{"dest": LOCAL_FACTS, "state": "directory", "mode": "0755"}]
     for result in results:
         record = _record(result)
         if record is not None:

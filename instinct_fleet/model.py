@@ -16,6 +16,8 @@ SCHEMA = 1
 LinkType = Literal["XGMI", "PIX", "PXB", "PHB", "NODE", "SYS", "UNKNOWN"]
 Severity = Literal["error", "unknown", "warning", "info"]
 Verdict = Literal["pass", "fail", "unknown"]
+#: Where a node keeps what was found out about it; Ansible reads these files as local facts.
+LOCAL_FACTS = "/etc/ansible/facts.d"
 
 LINK_TYPES: tuple[LinkType, ...] = get_args(LinkType)
 #: From worst to least; the order in which findings are shown.

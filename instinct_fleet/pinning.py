@@ -15,10 +15,9 @@ from instinct_fleet.acceptance import topology_hash
 from instinct_fleet.api import as_topology
 from instinct_fleet.capacity import ResultError, read_results
 from instinct_fleet.load.compare import Difference, compare_points
-from instinct_fleet.model import to_json
+from instinct_fleet.model import LOCAL_FACTS, to_json
 from instinct_fleet.serving import serve_plan
 
-FACTS = "/etc/ansible/facts.d"
 #: A is the plan, bound; B is the same instance without binding.
 SIDES = ("bound", "unbound")
 KEPT = {"A is better": "bound", "B is better": "unbound"}
@@ -26,7 +25,7 @@ KEPT = {"A is better": "bound", "B is better": "unbound"}
 
 def pinning_path(instance: str) -> str:
     """Return where the verdict on an instance is kept on its node."""
-    return f"{FACTS}/instinct_pinning_{instance.replace('-', '_')}.fact"
+    return f"{LOCAL_FACTS}/instinct_pinning_{instance.replace('-', '_')}.fact"
 
 
 def pinning_paths(instances: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -230,7 +229,7 @@ def pinning_files(outcome: Mapping[str, Any], *, for_instance: str) -> list[dict
     """Return the local fact that holds the verdict."""
     text = json.dumps({"schema": 1, **outcome}, indent=1, sort_keys=True) + "\n"
     return [
-        {"dest": FACTS, "state": "directory", "mode": "0755"},
+        {"dest": LOCAL_FACTS, "state": "directory", "mode": "0755"},
         {"dest": pinning_path(for_instance), "content": text, "mode": "0644"},
     ]
 

@@ -14,13 +14,12 @@ from typing import Any
 from instinct_fleet.acceptance import fingerprint
 from instinct_fleet.api import as_topology
 from instinct_fleet.instances import parse_instances
-from instinct_fleet.model import Finding, sort_findings, to_json, verdict
+from instinct_fleet.model import LOCAL_FACTS, Finding, sort_findings, to_json, verdict
 from instinct_fleet.parse import rccl
 from instinct_fleet.placement import place
 
-FACTS = "/etc/ansible/facts.d"
 #: Where the results of a node are kept.
-FACT = f"{FACTS}/instinct_rccl.fact"
+FACT = f"{LOCAL_FACTS}/instinct_rccl.fact"
 #: What ``timeout`` ends with when it ended the program.
 TIMED_OUT = frozenset({124, 137})
 #: Settings under which RCCL starts where its tuner or a network plugin keeps it from doing so. There is no
@@ -75,6 +74,7 @@ def rccl_jobs(
     max_bytes: str = "8G",
     timeout: int = 600,
     environment: Mapping[str, str] | None = None,
+    judged_by: Any = None,
     again: bool = False,
 ) -> list[dict[str, Any]]:
     """Return one job a set of GPUs: its command line, its key, and its last record where that still stands.
@@ -89,6 +89,7 @@ def rccl_jobs(
         max_bytes: the largest message, as rccl-tests reads it.
         timeout: seconds that a run may take.
         environment: more variables of the run.
+        judged_by: what the verdict depends on besides, as policy and floors: a record made under others does not stand.
         again: run although there is a record.
 
     Raises:
@@ -107,8 +108,8 @@ def rccl_jobs(
     for gpus in gpu_sets:
         if len(gpus) != len(set(gpus)):
             raise ValueError(f"a set of GPUs is {list(gpus)}, expected each GPU once (rccl_check_gpu_sets)")
-        bound = {"gpus": list(gpus), "program": checksum, "max_bytes": max_bytes, **state}
-        key = hashlib.sha256(json.dumps(bound, sort_keys=True).encode()).hexdigest()[:16]
+        bound = {"gpus": list(gpus), "program": checksum, "max_bytes": max_bytes, "judged_by": judged_by, **state}
+        key = hashlib.sha256(json.dumps(bound, sort_keys=True, default=str).encode()).hexdigest()[:16]
         test = [program, "-b", "8", "-e", max_bytes, "-f", "2"]
         if launcher == "mpi":
             # A node is tested by root; each rank binds itself to the NUMA node of its GPU.
@@ -283,7 +284,7 @@ def rccl_files(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the local facts that hold a node's records."""
     text = json.dumps({"schema": 1, "sets": list(records)}, indent=1, sort_keys=True) + "\n"
     return [
-        {"dest": FACTS, "state": "directory", "mode": "0755"},
+        {"dest": LOCAL_FACTS, "state": "directory", "mode": "0755"},
         {"dest": FACT, "content": text, "mode": "0644"},
     ]
 

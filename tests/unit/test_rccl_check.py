@@ -222,6 +222,7 @@ def test_what_passed_is_not_run_again_until_something_changes() -> None:
     assert not jobs([ALL], stored(record), max_bytes="1G")[0]["fresh"]
     assert not jobs([ALL], stored(record) | {"files": {PROGRAM: {"checksum": "new"}}})[0]["fresh"]
     assert not jobs([ALL], stored(record), again=True)[0]["fresh"]
+    assert not jobs([ALL], stored(record), judged_by={"floors": {"8": 320}})[0]["fresh"]
     assert not jobs([[0, 1]], stored(record))[0]["fresh"]
 
 
