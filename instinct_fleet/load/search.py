@@ -32,6 +32,9 @@ from instinct_fleet.capacity import GROWTH, HEADROOM, TOLERANCE, limit_of, still
 from instinct_fleet.load.level import BUDGET_OF_REQUESTS, BUDGET_OF_SECONDS, Ask, Level, Purpose
 from instinct_fleet.load.stats import Estimate, clean_requests_needed, pool, ratio, t95, wilson
 
+#: The time of a request stands still where it rises by less than this share of what it rises by behind a corner.
+CORNER = 0.15
+
 SearchVerdict = Literal["pass", "fail", "inconclusive", "lower bound only"]
 Objective = Literal["meets", "misses", "unclear"]
 
@@ -156,11 +159,12 @@ class _View:
         self.eligible = tuple(p for p in self.points if p.objective(config) == "meets" and p.throughput.value > 0)
         self.missing = tuple(p for p in self.points if p.objective(config) == "misses")
         self.best = max(self.eligible, key=lambda p: p.throughput.value, default=None)
+        self.plateau = _plateau(self.eligible, self.best, config.growth) if self.best else ()
+        #: The best throughput: of the plateau as a whole, or of the best level.
+        self.top = _together(self.plateau) if self.plateau else self.best.throughput if self.best else None
         share = 1 - config.tolerance
         self.threshold = (
-            Estimate(self.best.throughput.value * share, self.best.throughput.error * share, self.best.throughput.df)
-            if self.best
-            else None
+            Estimate(self.top.value * share, self.top.error * share, self.top.df) if self.top is not None else None
         )
         self.knee = next((p for p in self.eligible if self.passes(p.throughput)), None)
         below = [p for p in self.points if self.knee and p.concurrency < self.knee.concurrency]
@@ -180,6 +184,35 @@ class _View:
 def response(point: Pooled) -> float:
     """Return concurrency over throughput: by Little's law the time a request takes, in units of one token."""
     return point.concurrency / point.throughput.value
+
+
+def _together(points: Sequence[Pooled]) -> Estimate:
+    return pool([(level.throughput, level.window) for p in points for level in p.levels if level.requests])
+
+
+def _plateau(points: Sequence[Pooled], best: Pooled, growth: float) -> tuple[Pooled, ...]:
+    """Return the levels of a flat top behind a sharp corner; empty when the best level may be a peak.
+
+    A server with slots and a queue answers as fast as ever until the slots are full, and beyond gives the same
+    throughput at any concurrency. There the best of several levels is only the luckiest, and no peak hides between
+    them: what they say together is the best throughput. The signs: the time of a request stood still between the two
+    last levels well below the top, rose behind them, and two distant levels agree behind the corner that this means.
+    """
+    free = [p for p in points if 0 < p.throughput.value <= 0.75 * best.throughput.value]
+    if len(free) < 2 or free[-1].concurrency >= best.concurrency:
+        return ()
+    before, last = free[-2:]
+    early = (response(last) - response(before)) / (last.concurrency - before.concurrency)
+    late = (response(best) - response(last)) / (best.concurrency - last.concurrency)
+    corner = best.throughput.value * response(last)
+    top = tuple(
+        p
+        for p in points
+        if p.concurrency >= 1.25 * corner and p.throughput.value * (1 + growth) >= best.throughput.value
+    )
+    if early > CORNER * late or best not in top or top[-1].concurrency < 1.5 * top[0].concurrency:
+        return ()
+    return top
 
 
 def _ask(config: SearchConfig, concurrency: int, purpose: Purpose, **more: object) -> Ask:
@@ -266,7 +299,7 @@ def _objective_probe(view: _View) -> Ask | None:
 def _peak_probe(view: _View) -> Ask | None:
     """Probe beside the best level when a parabola through it and its neighbours promises over 1 % more."""
     best = view.best
-    if best is None:
+    if best is None or view.plateau:
         return None
     # Beyond the border of the objective nothing can become the best.
     inside = [
@@ -303,7 +336,7 @@ def _peak_probe(view: _View) -> Ask | None:
 def _sharpen(view: _View) -> Ask | None:
     """Measure the best level again: the highest of several noisy levels is too high until it is confirmed."""
     best = view.best
-    if best is None or len(best.levels) >= view.config.agree:
+    if best is None or view.plateau or len(best.levels) >= view.config.agree:
         return None
     return _ask(view.config, best.concurrency, "confirm", precision=0.015)
 
@@ -328,7 +361,7 @@ def _boundary_probe(view: _View) -> Ask | None:
     else:
         earlier = [p for p in view.points if p.concurrency < low and p.throughput.value > 0]
         before = (response(below) - response(earlier[-1])) / (low - earlier[-1].concurrency) if earlier else 0.0
-        if before <= 0.15 * slope:
+        if before <= CORNER * slope:
             guess = math.ceil(ray * 1.01)  # so far each request took the same time: expect a sharp corner
         elif before >= 0.6 * slope:
             guess = round(line * (1 - config.resolution / 2))  # response time grows evenly: the line is the curve
@@ -372,10 +405,10 @@ def _confirm(view: _View) -> Ask | None:
 def _refine(view: _View) -> Ask | None:
     """Measure best and knee longer where the curve is so flat that their noise moves the knee by more than allowed."""
     config, knee, best = view.config, view.knee, view.best
-    if knee is None or best is None or knee is best:
+    if knee is None or best is None or view.top is None or knee is best:
         return None
     slope = _elasticity(view.points, knee, up=False)
-    if not slope or math.hypot(knee.throughput.relative, best.throughput.relative) / slope <= config.resolution:
+    if not slope or math.hypot(knee.throughput.relative, view.top.relative) / slope <= config.resolution:
         return None
     open_ends = [p for p in (knee, best) if len(p.levels) < config.agree + 2]
     if not open_ends:
@@ -415,7 +448,9 @@ def _elasticity(points: Sequence[Pooled], at: Pooled, *, up: bool) -> float | No
     return ((slope(above) or 0.0) + (slope(below) or 0.0)) / 2
 
 
-def knee_interval(points: Sequence[Pooled], best: Pooled, knee: Pooled, config: SearchConfig) -> tuple[int, int]:
+def knee_interval(
+    points: Sequence[Pooled], best: Pooled, top: Estimate, knee: Pooled, config: SearchConfig
+) -> tuple[int, int]:
     """Return the lowest and the highest concurrency at which the knee can be, at 95 %.
 
     It lies above every level that clearly fails, and not above the first that clearly passes; and where neither is
@@ -426,14 +461,14 @@ def knee_interval(points: Sequence[Pooled], best: Pooled, knee: Pooled, config: 
     for point in points:
         if point is best or point.concurrency > best.concurrency or point.throughput.value <= 0:
             continue
-        against = ratio(point.throughput, best.throughput)
+        against = ratio(point.throughput, top)
         margin = t95(point.throughput.df) * against.error
         if against.value + margin < share and point.concurrency < knee.concurrency:
             low = max(low, point.concurrency + 1)
         elif against.value - margin >= share and point.objective(config) == "meets":
             high = min(high, point.concurrency)
     inside = [p for p in points if p.concurrency <= best.concurrency]
-    against = ratio(knee.throughput, best.throughput) if knee is not best else Estimate(1.0, 0.0, 1)
+    against = ratio(knee.throughput, top) if knee is not best else Estimate(1.0, 0.0, 1)
     margin = t95(against.df) * against.error if knee is not best else 0.0
     down, up = _elasticity(inside, knee, up=False), _elasticity(inside, knee, up=True)
     if down:
@@ -471,9 +506,9 @@ def conclude(history: Sequence[Level], config: SearchConfig, *, stopped: str | N
 
     def outcome(verdict: SearchVerdict, *reasons: str, number: bool = False) -> Outcome:
         knee = view.knee
-        if knee is None or view.best is None:
+        if knee is None or view.best is None or view.top is None:
             return Outcome(verdict, reasons, seconds=seconds, requests=requests)
-        interval = knee_interval(view.points, view.best, knee, config)
+        interval = knee_interval(view.points, view.best, view.top, knee, config)
         return Outcome(
             verdict,
             reasons,
