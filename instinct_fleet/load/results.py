@@ -177,7 +177,8 @@ def rules(config: SearchConfig, *, max_lag: float, steps: Sequence[int] | None =
     )
     return (
         f"The knee is the smallest concurrency whose throughput is within {config.tolerance:.0%} of the best among the "
-        f"levels that count and meet the objective. The limit is the knee less {config.headroom:.0%}, rounded down.",
+        "levels that count and meet the objective; where the top is flat behind a sharp corner, of what its levels say "
+        f"together. The limit is the knee less {config.headroom:.0%}, rounded down.",
         objective,
         "A level is measured once all its workers run and as many requests as workers have ended since; what ends "
         "inside the window counts. Neither filling nor draining is part of it.",

@@ -9,7 +9,8 @@ The way it goes:
 1. *Warm-up*, then a *bracket*: 1, 4, 16, ... as long as throughput keeps up, then doubling, until the objective is
    missed, the server refuses, throughput stops growing (less than 2 % a doubling), or the maximum is reached.
 2. Where the objective is missed while throughput might still grow, the border of the *objective* is narrowed. Where
-   the best level stands alone, its neighbourhood is probed for a higher *peak*.
+   the best level stands alone, its neighbourhood is probed for a higher *peak*; a flat top behind a sharp corner
+   hides none, and its levels together are the best throughput.
 3. The *boundary* is bisected on pass or fail: a level passes when its throughput is within 5 % of the best level that
    meets the objective, and it meets the objective itself. The next probe lies between two bounds that hold for every
    closed system whose response time grows with load: the ray through the last failing level (throughput per request

@@ -114,6 +114,31 @@ def test_a_sharp_peak_between_the_steps_is_found() -> None:
     assert outcome.knee == pytest.approx(true, rel=0.05)
 
 
+def slots_curve(c: float, slots: int = 42) -> float:
+    return 25.0 * min(c, slots)
+
+
+@pytest.mark.parametrize("noise", [0.003, -0.003, 0.015])
+def test_a_flat_top_behind_a_corner_is_one_level_and_hunts_no_peak(noise: float) -> None:
+    outcome, history = against(lambda c: slots_curve(c) * (1 + noise * (c == 128)), SearchConfig())
+    assert (outcome.verdict, outcome.knee) == ("pass", 40 if noise < 0.015 else 41)
+    assert not [x for x in history if x.purpose == "peak"]
+    on_top = [x.concurrency for x in history if x.concurrency >= 64]
+    assert sorted(on_top) == [64, 128], on_top  # neither is measured again
+
+
+def test_a_top_that_only_looks_flat_is_searched_for_its_peak() -> None:
+    # 64 and 128 agree, but the time of a request had risen before: the peak lies between them.
+    def curve(c: int) -> float:
+        return 1000.0 * c / (16 + 0.09 * c + c * c * 0.00195)
+
+    assert curve(64) == pytest.approx(curve(128), rel=0.02)
+    outcome, history = against(curve, SearchConfig())
+    best = max(range(1, 513), key=curve)
+    assert [x for x in history if x.purpose == "peak"]
+    assert outcome.best == pytest.approx(best, rel=0.15)
+
+
 def test_throughput_that_falls_from_the_start_gives_one() -> None:
     outcome, _ = against(lambda c: 100.0 / c, SearchConfig())
     assert (outcome.knee, outcome.limit) == (1, 1)
