@@ -579,9 +579,9 @@ def _spent_up(history: Sequence[Level], config: SearchConfig) -> str | None:
     seconds, requests = _spent(history)
     last = history[-1].stop if history else ""
     if requests >= config.budget_requests or last == BUDGET_OF_REQUESTS:
-        return f"the budget of {config.budget_requests} requests ended"
+        return f"the budget of {config.budget_requests} requests (--budget-requests) ended"
     if seconds >= config.budget_seconds - 0.5 * config.min_level_seconds or last == BUDGET_OF_SECONDS:
-        return f"the budget of {config.budget_seconds:.0f} s ended"
+        return f"the budget of {config.budget_seconds:.0f} s (--budget-seconds) ended"
     return None
 
 
