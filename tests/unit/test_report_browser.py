@@ -48,7 +48,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     points = [
-        Point(c, float(c), 500, 0, 10.0 * min(c, 32), 100.0 * min(c, 32), 5.0 * c, 9.0 * c, 4.0, 6.0, 700.0 + c, 900.0)
+        Point(c, float(c), 500, 0, 10.0 * min(c, 32), 100.0 * min(c, 32), 5.0 * c, 9.0 * c, 24.0, 26.0, 700.0 + c, 12345.0)
         for c in CONCURRENCIES
     ]
     capacity = record(points, ttft_slo_ms=900.0, instance="node1/a", key="k")
@@ -81,6 +81,9 @@ def test_it_fits_the_screen_without_an_error_or_a_request(browser: Any, page: st
     show(browser, page, width, scheme)
     assert browser.get_log("browser") == []
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    if width >= 1280:
+        wide = "return [...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth).length"
+        assert browser.execute_script(wide) == 0, "a table that has to be moved sideways"
     # Nothing but the file itself was loaded.
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
     background, text = colours(browser)
