@@ -159,10 +159,13 @@ def _read_header(path: Path) -> Mapping[str, Tensor] | None:
     """Read the header of one file; None when the file is not there (an index alone is often copied)."""
     if not path.is_file():
         return None
-    with path.open("rb") as file:
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        head = start + (file.read(length) if length <= _LONGEST_HEADER else b"")
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+            length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+            head = start + (file.read(length) if length <= _LONGEST_HEADER else b"")
+    except OSError as exc:
+        raise UsageError(f"{path}: cannot be read: {exc.strerror}; expected a readable file of weights") from exc
     tensors, problem = tensors_of_header(head)
     if tensors is None:
         raise UsageError(f"{path}: {problem}; copy the file again and compare its checksum")

@@ -54,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"{exc.filename or lock}: cannot be read: {exc.strerror}; make it with playbooks/build.yml"
         ) from exc
+    except UnicodeDecodeError as exc:
+        raise UsageError(f"{lock}: is no text: {exc}; expected the lock.txt that playbooks/build.yml wrote") from exc
     try:
         problems = wheelhouse_problems(files, lock=text, python=args.python, glibc=args.glibc)
         if args.require and not problems:
