@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pydantic import ValidationError
+
+
+def plain(value: Any) -> Any:
+    """Return plain containers with keys of text, for a model to read.
+
+    Ansible's own hold their members unresolved until they are asked for one by one, and pydantic would not ask.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    return value
 
 
 def nearest(word: str, known: Iterable[object]) -> str:
