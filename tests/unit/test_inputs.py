@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
-from support.playbook import run_tasks
+import pytest
+from support.playbook import REPO, run_tasks
 
 INSTANCE = {
     "name": "a",
@@ -29,3 +32,24 @@ def test_lists_in_variables_are_read(tmp_path: Path) -> None:
     problems, verdict_of_node = (result["msg"] for result in run_tasks(tmp_path, tasks))
     assert problems == []
     assert verdict_of_node["policy"] == "mi300x_8"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("topology_polcy=mi300a_4", "mi300x-a01: topology_polcy is not an input of the role"),
+        ("topology_policy=mi300", "there is no policy 'mi300' (did you mean 'mi300x_8'?)"),
+        ("vllm_serve_restart_allowed=perhaps", "The value 'perhaps' is not a valid boolean"),
+        ("vllm_runtime_keep_releases=two", "vllm_runtime_keep_releases"),
+        ("rccl_check_timeout=long", "rccl_check_timeout"),
+    ],
+)
+def test_a_wrong_input_stops_before_any_host_is_contacted(given: str, words: str) -> None:
+    program = Path(sys.executable).with_name("ansible-playbook")
+    options = ["-i", "inventories/prod", "--limit", "mi300x-a01", "-e", given]
+    done = subprocess.run(
+        [str(program), "playbooks/validate.yml", *options], capture_output=True, text=True, check=False, cwd=REPO
+    )
+    assert done.returncode == 2
+    assert words in done.stdout + done.stderr
+    assert "unreachable=0" in done.stdout
