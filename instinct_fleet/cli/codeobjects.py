@@ -48,10 +48,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.set_defaults(run=run)
 
 
+def require_target(target: str | None) -> None:
+    """Refuse a value of --require that no device code could be for.
+
+    Raises:
+        UsageError: it is given, and no target.
+    """
+    if target is not None and not re.fullmatch(r"gfx[0-9a-z-]+(:(sramecc|xnack)[+-])*", target):
+        raise UsageError(f"--require: {target!r} is not a target; expected for example gfx942 or gfx942:xnack-")
+
+
 def run(args: argparse.Namespace) -> int:
     """Scan, judge, print."""
-    if args.require and not re.fullmatch(r"gfx[0-9a-z-]+(:(sramecc|xnack)[+-])*", args.require):
-        raise UsageError(f"--require: {args.require!r} is not a target; expected for example gfx942 or gfx942:xnack-")
+    require_target(args.require)
     path = Path(args.path)
     try:
         path.stat()
