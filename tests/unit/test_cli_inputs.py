@@ -70,3 +70,12 @@ def test_weights_that_may_not_be_read(
     monkeypatch.setattr(Path, "open", refused)
     assert main([*FIT, str(tmp_path / "config.json")]) == 2
     assert f"{weights}: cannot be read: Permission denied; expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--vram-gib", "--gpu-memory-utilization", "--reserve-gib"])
+@pytest.mark.parametrize("value", ["nan", "inf", "x"])
+def test_fit_takes_no_number_that_json_lacks(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([*FIT, "config.json", option, value])
+    assert caught.value.code == 2
+    assert f"{option}: got {value!r}, expected a finite number" in capsys.readouterr().err
