@@ -34,6 +34,12 @@ def test_lists_in_variables_are_read(tmp_path: Path) -> None:
     assert verdict_of_node["policy"] == "mi300x_8"
 
 
+def validate(*options: str) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).with_name("ansible-playbook")
+    argv = [str(program), "playbooks/validate.yml", "-i", "inventories/prod", *options]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=REPO)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -45,11 +51,14 @@ def test_lists_in_variables_are_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_input_stops_before_any_host_is_contacted(given: str, words: str) -> None:
-    program = Path(sys.executable).with_name("ansible-playbook")
-    options = ["-i", "inventories/prod", "--limit", "mi300x-a01", "-e", given]
-    done = subprocess.run(
-        [str(program), "playbooks/validate.yml", *options], capture_output=True, text=True, check=False, cwd=REPO
-    )
+    done = validate("--limit", "mi300x-a01", "-e", given)
     assert done.returncode == 2
     assert words in done.stdout + done.stderr
     assert "unreachable=0" in done.stdout
+
+
+def test_an_inventory_without_nodes_is_no_success() -> None:
+    done = validate("-e", "fleet_gpu_group=gpu_node")
+    assert done.returncode == 2
+    assert "no host in gpu_node; its groups are builders, gateways, gpu_nodes" in done.stdout + done.stderr
+    assert "builder-01" not in done.stdout
