@@ -62,3 +62,10 @@ def test_an_inventory_without_nodes_is_no_success() -> None:
     assert done.returncode == 2
     assert "no host in gpu_node; its groups are builders, gateways, gpu_nodes" in done.stdout + done.stderr
     assert "builder-01" not in done.stdout
+
+
+def test_a_comparison_refuses_a_misspelt_input_before_anything_is_restarted(tmp_path: Path) -> None:
+    task = {"ansible.builtin.import_role": {"name": "benchmark", "tasks_from": "pinning"}}
+    given = ["-e", "benchmark_pinning_instance=a", "-e", "benchmark_pinning_round=1"]
+    said = run_tasks(tmp_path, [task], *given)
+    assert "benchmark_pinning_round is not an input of the role" in said[-1]["msg"]
