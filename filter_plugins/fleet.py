@@ -70,6 +70,7 @@ class FilterModule:
         functions: list[Callable[..., Any]] = [
             acceptance.acceptance_table,
             acceptance.bundle_archive,
+            acceptance.policy_problems,
             acceptance.topology_verdict,
             benchmarking.benchmark_files,
             benchmarking.benchmark_jobs,

@@ -59,6 +59,15 @@ def topology_verdict(
     }
 
 
+def policy_problems(policy: str, *, overrides: Mapping[str, Any] | None = None) -> list[str]:
+    """Say what is wrong with the name of a policy or with corrections of it; nothing is known of a node here."""
+    try:
+        policies.load_policy(policy, overrides)
+    except policies.PolicyError as exc:
+        return [str(exc)]
+    return []
+
+
 def fingerprint(probe: Mapping[str, Any], evidence: Evidence | None = None) -> dict[str, str | None]:
     """Return what tells one state of a node from another, by the names of ``FINGERPRINT``; None where not known."""
     evidence = evidence or evidence_from_probe(probe)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from instinct_fleet.model import Finding, Severity, sort_findings
 
@@ -76,7 +76,7 @@ def nearest_release(version: str) -> str | None:
     """
     try:
         wanted = Version(version.strip().removeprefix("v"))
-    except InvalidVersion:
+    except ValueError:  # no version, or a number of thousands of digits
         return None
     releases = _data().releases
     public = Version(wanted.public)

@@ -220,7 +220,7 @@ def documents(name: str, text: str) -> tuple[tuple[str, Any], ...]:
             break
         try:
             document, position = decoder.raw_decode(text, position)
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             line = text.count("\n", 0, position) + 1
             count = f" after {len(found)} complete documents" if found else ""
             raise ResultError(f"{name}: line {line}{count}: {exc}; expected JSON (is the file truncated?)") from exc

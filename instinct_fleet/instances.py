@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from instinct_fleet.arguments import gone_since
 from instinct_fleet.findings import finding
 from instinct_fleet.model import Finding, sort_findings
-from instinct_fleet.validation import explain
+from instinct_fleet.validation import explain, plain
 
 #: Above this vLLM has nothing left for graphs and RCCL buffers; 0.92 is vLLM's own default from 0.20 on.
 SAFE_GPU_MEMORY_UTILIZATION = 0.92
@@ -248,8 +248,8 @@ def option_name(key: str) -> str:
 
 def refuse_option(name: str) -> str | None:
     """Return why an option may not be in ``extra_args``, or None."""
-    plain = name.removeprefix("no-")
-    for candidate in (name, plain):
+    positive = name.removeprefix("no-")
+    for candidate in (name, positive):
         if candidate in OWNED_OPTIONS:
             return f"set `{OWNED_OPTIONS[candidate]}` of the instance instead"
         if candidate in UNSAFE_OPTIONS:
@@ -279,7 +279,7 @@ def parse_instances(document: Any) -> tuple[Instance, ...]:
             continue
         label = f"instance {str(entry['name'])!r}" if "name" in entry else f"instances[{number}]"
         try:
-            instances.append(Instance.model_validate(dict(entry)))
+            instances.append(Instance.model_validate(plain(entry)))
         except ValidationError as exc:
             problems.append(f"{label}: {explain(exc, Instance.model_fields)}")
     problems.extend(_conflicts(instances))

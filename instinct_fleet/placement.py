@@ -534,7 +534,7 @@ def numactl_options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def version_tuple(version: str | None) -> tuple[int, ...] | None:
     """Return the numbers of ``0.33.0+rocm723`` as (0, 33, 0), None for what is no version."""
-    match = re.match(r"v?(\d+(?:\.\d+)*)", version.strip()) if version else None
+    match = re.match(r"v?(\d{1,9}(?:\.\d{1,9})*)(?!\d)", version.strip()) if version else None
     return tuple(int(n) for n in match.group(1).split(".")) if match else None
 
 

@@ -25,7 +25,7 @@ from instinct_fleet.findings import CODES, finding
 from instinct_fleet.model import Finding, Gpu, Link, Severity, Topology, sort_findings
 from instinct_fleet.parse import rccl
 from instinct_fleet.parse.base import Aspect, Evidence, format_cpu_list
-from instinct_fleet.validation import explain, nearest
+from instinct_fleet.validation import explain, nearest, plain
 
 #: More pairs than this with one and the same finding are told in one line.
 MANY_PAIRS = 12
@@ -119,7 +119,7 @@ def load_policy(name: str, overrides: Mapping[str, Any] | None = None) -> Policy
         raise PolicyError(f"policy: got {name!r}; expected <policy>[/<compute mode>[/<memory mode>]]")
     declared = dict(zip(("compute_partition", "memory_partition"), (m.upper() for m in modes), strict=False))
     try:
-        return Policy.model_validate({**policies()[base].model_dump(), **declared, **dict(overrides or {})})
+        return Policy.model_validate({**policies()[base].model_dump(), **declared, **plain(overrides or {})})
     except ValidationError as exc:
         raise PolicyError(f"policy {name}: {explain(exc, Policy.model_fields)}") from exc
 

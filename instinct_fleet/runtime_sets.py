@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from instinct_fleet.validation import explain
+from instinct_fleet.validation import explain, plain
 
 
 class _Strict(BaseModel):
@@ -200,15 +200,6 @@ def lock_lines(text: str, *, where: str) -> dict[str, tuple[str, tuple[str, ...]
     return entries
 
 
-def _plain(value: Any) -> Any:
-    """Return plain containers: Ansible's own hold their values unresolved until they are asked for one by one."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    return value
-
-
 def site_sets(sets: Mapping[str, Any] | None) -> dict[str, RuntimeSet]:
     """Check the sets that a site adds.
 
@@ -220,7 +211,7 @@ def site_sets(sets: Mapping[str, Any] | None) -> dict[str, RuntimeSet]:
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", str(name)):
             raise ValueError(f"runtime set is called {name!r}, expected lower case letters, digits and dashes")
         try:
-            found[str(name)] = RuntimeSet.model_validate(_plain(document))
+            found[str(name)] = RuntimeSet.model_validate(plain(document))
         except ValidationError as exc:
             raise ValueError(f"runtime set {name!r}: {explain(exc, RuntimeSet.model_fields)}") from exc
     return found
@@ -252,7 +243,7 @@ def describe(name: str, *, lock: str | None = None, sets: Mapping[str, Any] | No
         ValueError: the set is unknown, or the lock does not fit it.
     """
     # Templates ask again and again, and a lock has hundreds of lines.
-    return dict(_describe(str(name), None if lock is None else str(lock), json.dumps(_plain(sets or {}), default=str)))
+    return dict(_describe(str(name), None if lock is None else str(lock), json.dumps(plain(sets or {}), default=str)))
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from instinct_fleet.rocm import newest_kernel
-from instinct_fleet.validation import explain
+from instinct_fleet.validation import explain, plain
 
 HEADER = "# Managed by Ansible, role node_tuning.\n"
 TOOL = "/usr/local/lib/instinct-fleet/tune-node"
@@ -82,15 +82,11 @@ class Tuning(BaseModel):
 
 
 def _tuning(wanted: Mapping[str, Any]) -> Tuning:
-    # Ansible hands containers over whose members are made only when they are asked for; pydantic would not ask.
-    plain: dict[str, Any] = {
-        key: list(value) if isinstance(value, (list, tuple)) else value for key, value in wanted.items()
-    }
-    sysctl = plain.get("sysctl")
-    if isinstance(sysctl, Mapping):
-        plain["sysctl"] = {key: str(value) for key, value in sysctl.items()}
+    document = plain(wanted)
+    if isinstance(document.get("sysctl"), dict):
+        document["sysctl"] = {key: str(value) for key, value in document["sysctl"].items()}
     try:
-        return Tuning.model_validate(plain)
+        return Tuning.model_validate(document)
     except ValidationError as exc:
         raise ValueError(explain(exc, Tuning.model_fields)) from exc
 

@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pydantic import ValidationError
+
+#: What pydantic puts into a place for each type that a field may have; the user wrote no such key.
+_BRANCH = re.compile(r"constrained-\w+|literal\[.*\]")
+
+
+def plain(value: Any) -> Any:
+    """Return plain containers with keys of text, for a model to read.
+
+    Ansible's own hold their members unresolved until they are asked for one by one, and pydantic would not ask.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    return value
 
 
 def nearest(word: str, known: Iterable[object]) -> str:
@@ -19,7 +36,7 @@ def explain(exc: ValidationError, fields: Iterable[str]) -> str:
     known = list(fields)
     parts: list[str] = []
     for error in exc.errors():
-        where = ".".join(str(p) for p in error["loc"])
+        where = ".".join(str(p) for p in error["loc"] if not _BRANCH.fullmatch(str(p)))
         if error["type"] == "extra_forbidden":
             text = f"unknown key {where!r}{nearest(where, known)}"
         elif error["type"] == "missing":

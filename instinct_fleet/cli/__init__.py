@@ -11,17 +11,76 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO, cast
 
 from instinct_fleet import __version__
 
 #: Exit codes, the same for every subcommand.
 DONE, FINDINGS, USAGE, NEEDS_A_PERSON = 0, 1, 2, 3
 
+#: What stands for a character that the terminal's encoding lacks. A question mark would read as an unknown link.
+_PLAIN: Mapping[int, str] = {ord("·"): ".", ord("→"): ">", ord("…"): "~", ord("±"): "~"}
+
 
 class UsageError(Exception):
     """Unusable input. The text says what is wrong, what was seen, what was expected and what mends it."""
+
+
+class _Output:
+    """Stdout or stderr, which may break off, be full, or speak an encoding that lacks a character.
+
+    What a reader that went away (head, less) does not read is dropped: the exit code is that of the command, since a
+    node that is not fit must not pass because its findings were cut short.
+    """
+
+    def __init__(self, stream: TextIO, name: str) -> None:
+        self._stream = stream
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except UnicodeEncodeError:
+            encoding = self._stream.encoding
+            plain = text.translate(_PLAIN).encode(encoding, "backslashreplace").decode(encoding)
+            return self.write(plain)
+        except OSError as exc:
+            self._lost(exc)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as exc:
+            self._lost(exc)
+
+    def _lost(self, exc: OSError) -> None:
+        # What is buffered goes to nothing, so that the interpreter's last flush is silent.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self._stream.fileno())
+        os.close(null)
+        if not isinstance(exc, BrokenPipeError):
+            raise UsageError(f"{self._name}: cannot be written: {exc.strerror}; expected room for the result") from exc
+
+
+@contextmanager
+def _streams() -> Iterator[None]:
+    """Wrap what is printed to; a stream that the caller closed reads as empty and drops what is written."""
+    before = sys.stdin, sys.stdout, sys.stderr
+    with Path(os.devnull).open("r+", encoding="utf-8") as nothing:
+        sys.stdin = sys.stdin or nothing
+        sys.stdout = cast(TextIO, _Output(sys.stdout or nothing, "stdout"))
+        sys.stderr = cast(TextIO, _Output(sys.stderr or nothing, "stderr"))
+        try:
+            yield
+        finally:
+            sys.stdin, sys.stdout, sys.stderr = before
 
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -43,24 +102,26 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
         add: Any = getattr(module, "add_parser", None)
         if add is not None:
             add(subparsers)
-    return parser
+    # A module that is no command, as the one that draws, was taken for one.
+    return parser if subparsers.choices else build_parser()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    asked = words[0].replace("-", "_") if words else None
-    known = {info.name for info in pkgutil.iter_modules(__path__)}
-    args = build_parser(asked if asked in known else None).parse_args(words)
-    try:
-        return int(args.run(args))
-    except UsageError as exc:
-        print(f"instinct-fleet {args.command}: {exc}", file=sys.stderr)
-        return USAGE
-    except KeyboardInterrupt:
-        print(f"instinct-fleet {args.command}: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # The reader (head, less) went away. Point stdout at nothing, so that the interpreter's last flush is silent.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
+    known = {info.name.replace("_", "-"): info.name for info in pkgutil.iter_modules(__path__)}
+    asked = known.get(words[0]) if words else None
+    name = f"instinct-fleet {words[0]}" if asked else "instinct-fleet"
+    with _streams():
+        try:
+            try:
+                args = build_parser(asked).parse_args(words)
+                return int(args.run(args))
+            finally:
+                sys.stdout.flush()  # also after --help, whose reader may be gone
+        except UsageError as exc:
+            print(f"{name}: {exc}", file=sys.stderr)
+            return USAGE
+        except KeyboardInterrupt:
+            print(f"{name}: interrupted", file=sys.stderr)
+            return 130

@@ -71,7 +71,7 @@ def _check_config_file(arguments: Sequence[str], version: str, environment: dict
     name = arguments[list(arguments).index("--config") + 1]
     try:
         content = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as exc:  # also a date that no calendar has
         message = f"cannot be read here, so its options were not checked: {exc}"
         return (Finding("serve_args_config", "unknown", name, message, "run this where the file is"),)
     if not isinstance(content, dict):

@@ -48,13 +48,24 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.set_defaults(run=run)
 
 
+def require_target(target: str | None) -> None:
+    """Refuse a value of --require that no device code could be for.
+
+    Raises:
+        UsageError: it is given, and no target.
+    """
+    if target is not None and not re.fullmatch(r"gfx[0-9a-z-]+(:(sramecc|xnack)[+-])*", target):
+        raise UsageError(f"--require: {target!r} is not a target; expected for example gfx942 or gfx942:xnack-")
+
+
 def run(args: argparse.Namespace) -> int:
     """Scan, judge, print."""
-    if args.require and not re.fullmatch(r"gfx[0-9a-z-]+(:(sramecc|xnack)[+-])*", args.require):
-        raise UsageError(f"--require: {args.require!r} is not a target; expected for example gfx942 or gfx942:xnack-")
+    require_target(args.require)
     path = Path(args.path)
-    if not path.exists():
-        raise UsageError(f"{path}: no such file or directory")
+    try:
+        path.stat()
+    except OSError as exc:
+        raise UsageError(f"{path}: {(exc.strerror or str(exc)).lower()}; expected a file or a directory") from exc
     reports, files = scan(path)
     findings = judge(reports, subject=str(path), require=args.require, allow_missing=args.allow_missing)
     if args.json:
@@ -130,7 +141,7 @@ def _walk(root: Path) -> Iterator[tuple[str, str]]:
         try:
             entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
         except OSError:
-            yield str(root / folder), folder  # reading it fails in the same way, and says so
+            yield str(root / folder), folder or "."  # reading it fails in the same way, and says so
             continue
         for entry in entries:
             name = f"{folder}/{entry.name}" if folder else entry.name

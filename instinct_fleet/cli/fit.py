@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,16 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(exc)) from exc
 
 
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a finite number")
+    return value
+
+
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add this subcommand."""
     parser = subparsers.add_parser(
@@ -37,19 +48,21 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--model-config", required=True, type=Path, metavar="FILE", help="the model's config.json")
     parser.add_argument("--gpus", required=True, type=int, metavar="N", help="GPUs there are")
-    parser.add_argument("--vram-gib", required=True, type=float, metavar="G", help="memory of one GPU (MI300X: 192)")
+    parser.add_argument("--vram-gib", required=True, type=_number, metavar="G", help="memory of one GPU (MI300X: 192)")
     parser.add_argument("--tp", required=True, type=int, metavar="T", help="tensor parallel size")
     parser.add_argument("--pp", type=int, default=1, metavar="P", help="pipeline parallel size")
     parser.add_argument("--max-model-len", type=_size, metavar="L", help="longest sequence (default: the model's)")
     parser.add_argument("--max-num-seqs", type=int, metavar="S", help="sequences at once (default: vLLM's)")
     parser.add_argument("--max-num-batched-tokens", type=_size, metavar="B", help="tokens of a step (default: vLLM's)")
-    parser.add_argument("--gpu-memory-utilization", type=float, default=0.92, metavar="U", help="default: 0.92")
+    parser.add_argument("--gpu-memory-utilization", type=_number, default=0.92, metavar="U", help="default: 0.92")
     parser.add_argument("--kv-cache-dtype", default="auto", metavar="D", help="auto (the model's), fp8 ...")
     parser.add_argument(
         "--kv-cache-memory-bytes", type=_size, metavar="M", help="size of the cache instead of what is left"
     )
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens of a cache block (default: 16)")
-    parser.add_argument("--reserve-gib", type=float, metavar="R", help="set aside on each GPU instead of the estimate")
+    parser.add_argument(
+        "--reserve-gib", type=_number, metavar="R", help="set aside on each GPU instead of the estimate"
+    )
     parser.add_argument("--enforce-eager", action="store_true", help="no graphs are captured")
     parser.add_argument("--enable-expert-parallel", action="store_true", help="experts are spread whole, not cut")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -159,10 +172,13 @@ def _read_header(path: Path) -> Mapping[str, Tensor] | None:
     """Read the header of one file; None when the file is not there (an index alone is often copied)."""
     if not path.is_file():
         return None
-    with path.open("rb") as file:
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        head = start + (file.read(length) if length <= _LONGEST_HEADER else b"")
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+            length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+            head = start + (file.read(length) if length <= _LONGEST_HEADER else b"")
+    except OSError as exc:
+        raise UsageError(f"{path}: cannot be read: {exc.strerror}; expected a readable file of weights") from exc
     tensors, problem = tensors_of_header(head)
     if tensors is None:
         raise UsageError(f"{path}: {problem}; copy the file again and compare its checksum")

@@ -66,7 +66,12 @@ def result_files(paths: list[Path]) -> Iterator[tuple[str, str]]:
         UsageError: a path cannot be read, or a directory holds no results.
     """
     for path in paths:
-        inside = sorted(p for p in path.iterdir() if p.suffix in (".json", ".jsonl")) if path.is_dir() else [path]
+        try:
+            inside = sorted(p for p in path.iterdir() if p.suffix in (".json", ".jsonl")) if path.is_dir() else [path]
+        except OSError as exc:
+            raise UsageError(
+                f"{path}: {exc.strerror}; expected bench results, or a readable directory of them"
+            ) from exc
         if not inside:
             raise UsageError(f"{path}: no .json or .jsonl file in this directory; expected bench results")
         for file in inside:

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from instinct_fleet import __version__
 from instinct_fleet.advice import NAMES, Served, advise, served_of
-from instinct_fleet.capacity import HEADROOM, capacity_key
+from instinct_fleet.capacity import HEADROOM, capacity_key, read_results
 from instinct_fleet.cli import DONE, FINDINGS, UsageError
 from instinct_fleet.cli.knee import load, points_table, positive, share
 from instinct_fleet.load import driver as driving
@@ -368,15 +368,19 @@ def run(args: argparse.Namespace) -> int:
     directory = args.output_dir or Path("artifacts") / f"sweep-{now:%Y%m%d-%H%M%S}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        raw = (directory / "levels.jsonl").open("w", encoding="utf-8")
+        levels = directory / "levels.jsonl"
+        levels.write_text("", encoding="utf-8")
     except OSError as exc:
         raise UsageError(f"--output-dir: {exc}; expected a directory that can be written") from exc
-    with Progress(config.budget_seconds) as progress, raw:
+    with Progress(config.budget_seconds) as progress:
 
         def keep(level: Level) -> None:
-            raw.write(json.dumps(level_to_json(level)) + "\n")
-            raw.flush()
             progress.level(level)
+            try:
+                with levels.open("a", encoding="utf-8") as raw:
+                    raw.write(json.dumps(level_to_json(level)) + "\n")
+            except OSError as exc:
+                raise _unwritten(levels, exc) from exc
 
         try:
             found, driver_note, (step, history, interrupted) = driving.run(
@@ -390,8 +394,10 @@ def run(args: argparse.Namespace) -> int:
     document = _document(
         args, config, found, outcome, history, now=now, metrics_note=driver_note, interrupted=interrupted, served=served
     )
-    _write(directory, document, report=not args.no_report)
-    _show(args, document, directory)
+    try:
+        _write(directory, document, report=not args.no_report)
+    finally:
+        _show(args, document, directory)  # a full disk must not cost what took minutes to measure
     if interrupted:
         return INTERRUPTED
     return DONE if outcome.knee is not None or args.request_rate else FINDINGS
@@ -554,7 +560,16 @@ def _write(directory: Path, document: Mapping[str, Any], *, report: bool) -> Non
 
         texts["report.html"] = render(document)
     for name, text in texts.items():
-        (directory / name).write_text(text, encoding="utf-8")
+        try:
+            (directory / name).write_text(text, encoding="utf-8")
+        except OSError as exc:
+            raise _unwritten(directory / name, exc) from exc
+
+
+def _unwritten(path: Path, exc: OSError) -> UsageError:
+    return UsageError(
+        f"--output-dir: {path}: {exc.strerror}; expected room for the results: what was measured is above"
+    )
 
 
 def _show(args: argparse.Namespace, document: Mapping[str, Any], directory: Path) -> None:
@@ -562,9 +577,9 @@ def _show(args: argparse.Namespace, document: Mapping[str, Any], directory: Path
         print(json.dumps({**document, "output_dir": str(directory)}, indent=2))
         return
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200, highlight=False)
-    results = load([directory / "capacity.json"]) if document["capacity"]["points"] else None
     capacity = document["capacity"]
-    if results is not None:
+    if capacity["points"]:
+        results = read_results([("capacity.json", json.dumps(capacity))])
         console.print(points_table(results.points, knee=capacity["knee"]))
     if capacity["knee"] is not None:
         low, high = capacity["knee_interval"] or (capacity["knee"], capacity["knee"])

@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 from instinct_fleet.cli import DONE, FINDINGS, UsageError
-from instinct_fleet.cli.codeobjects import scan
+from instinct_fleet.cli.codeobjects import require_target, scan
 from instinct_fleet.wheelhouse import LOCK, device_problems, wheelhouse_problems
 
 #: What a release may hold besides what is unpacked: scripts, and folders of a file system with blocks of 4 KiB.
@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     for option, value, pattern in (("--python", args.python, r"3\.\d+"), ("--glibc", args.glibc, r"2\.\d+")):
         if not re.fullmatch(pattern, value):
             raise UsageError(f"{option}: {value!r} is not a version like {'3.12' if option == '--python' else '2.35'}")
+    require_target(args.require)
     lock = args.lock or args.path / LOCK
     try:
         text = lock.read_text(encoding="utf-8")
@@ -54,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"{exc.filename or lock}: cannot be read: {exc.strerror}; make it with playbooks/build.yml"
         ) from exc
+    except UnicodeDecodeError as exc:
+        raise UsageError(f"{lock}: is no text: {exc}; expected the lock.txt that playbooks/build.yml wrote") from exc
     try:
         problems = wheelhouse_problems(files, lock=text, python=args.python, glibc=args.glibc)
         if args.require and not problems:

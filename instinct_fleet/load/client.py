@@ -73,12 +73,12 @@ class Endpoint:
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.base_url)
         try:
-            port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+            parts = urlsplit(self.base_url)
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 0) >= 0
+        except ValueError:  # a port that is no number, or half an address in brackets
+            usable = False
+        if not usable:
             raise EndpointError(
                 f"base URL: got {self.base_url!r}, expected http://HOST:PORT or https://HOST[:PORT], "
                 "without or with the final /v1"

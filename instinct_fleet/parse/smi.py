@@ -472,13 +472,14 @@ def documents(text: str) -> Documents:
         start = match.start(1)
         try:
             value, position = decoder.raw_decode(text, start)
-        except (json.JSONDecodeError, RecursionError) as exc:
+        except (ValueError, RecursionError) as exc:  # no JSON, a number of thousands of digits, or too many brackets
             at = getattr(exc, "pos", start)
             # Cut text fails at its very end, or in the unfinished word or string it ends with.
             rest = text[at:end]
             cut = "\n" not in rest and (len(rest) < 12 or getattr(exc, "msg", "").startswith("Unterminated"))
             line = text.count("\n", 0, at) + 1
-            detail = f"{getattr(exc, 'msg', 'nested too deep')} at line {line}"
+            what = "nested too deep" if isinstance(exc, RecursionError) else getattr(exc, "msg", "number too long")
+            detail = f"{what} at line {line}"
             return Documents(tuple(values), "truncated" if cut else "not_json", detail)
         values.append(value)
     return Documents(tuple(values))

@@ -57,6 +57,7 @@ def test_every_release_knows_what_all_have(release: str) -> None:
         ("0.34.0", None),
         ("0.9.1", None),
         ("latest", None),
+        ("9" * 5000, None),
         ("", None),
     ],
 )

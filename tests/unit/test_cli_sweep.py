@@ -211,6 +211,18 @@ def test_an_endpoint_that_cannot_be_measured(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["sweep.json", "levels.jsonl"])
+def test_a_disk_that_is_full_does_not_cost_the_result(
+    name: str, start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).symlink_to("/dev/full")
+    args = ["sweep", "--base-url", start(), "--ladder", "2", "--output-dir", str(tmp_path), *QUICK]
+    assert main(args) == 2
+    captured = capsys.readouterr()
+    assert f"--output-dir: {tmp_path / name}: No space left on device; expected room" in captured.err
+    assert "tokens/s" in (captured.out if name == "sweep.json" else captured.err)
+
+
 @pytest.mark.parametrize("value", ["0", "-3", "x", "1,x", ""])
 def test_a_ladder_that_is_none(value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:

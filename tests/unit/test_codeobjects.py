@@ -371,6 +371,7 @@ def test_a_damaged_wheel_is_unknown(venv: Path, capsys: pytest.CaptureFixture[st
     ("arguments", "text"),
     [
         (["/nowhere/at/all"], "/nowhere/at/all: no such file or directory"),
+        ([".", "--require", ""], "--require: '' is not a target"),
         ([".", "--require", "mi300x"], "--require: 'mi300x' is not a target; expected for example gfx942"),
     ],
 )

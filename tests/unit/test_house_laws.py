@@ -155,6 +155,17 @@ def test_every_entry_point_has_a_spec_with_the_same_options(role: str) -> None:
             assert option == known["main"]["options"][name], f"{entry}: {name} differs from main"
 
 
+#: What the plays hand on from one role to another, and so is not there before a host is asked.
+HANDED_ON = {"node_tuning_probe", "rocm_probe", "vllm_serve_models"}
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if "validate" in specs(role)])
+def test_every_input_is_checked_before_the_first_change(role: str) -> None:
+    # site.yml asks `validate` first; what only the role itself checked was found after other roles had changed hosts.
+    needed = {name for name, option in specs(role)["main"]["options"].items() if not option.get("required")}
+    assert set(specs(role)["validate"]["options"]) == needed - HANDED_ON
+
+
 def test_numbers_and_consents_are_converted_where_they_are_used() -> None:
     # `-e x_allowed=false` on a command line is a text, and any text is true; a specification only checks.
     types = {

@@ -154,3 +154,8 @@ def test_owned_options_name_real_keys_and_are_options_of_the_newest_vllm() -> No
 def test_an_option_of_the_newest_vllm_may_be_given_and_one_that_never_was_is_not_called_removed() -> None:
     assert one(extra_args={"enforce-eager": True}).extra_args == {"enforce-eager": True}
     assert one(extra_args={"of-the-future": 1}).extra_args == {"of-the-future": 1}
+
+
+def test_a_field_of_several_types_is_called_by_its_own_name() -> None:
+    assert refuse({"name": "a", "model": "m", "max_model_len": -1}).startswith("instance 'a': max_model_len is -1: ")
+    assert "literal[" not in refuse({"name": "a", "model": "m", "max_model_len": -1})

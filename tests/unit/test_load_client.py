@@ -168,7 +168,7 @@ def test_what_counts_as_content(choice: dict[str, Any], content: bool) -> None:
     assert content_of(choice) is content
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://", "http://x:99999", "http://x:a"])
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://", "http://x:99999", "http://x:a", "http://[::1"])
 def test_a_base_url_that_cannot_be_used(url: str) -> None:
     with pytest.raises(EndpointError, match=r"base URL: got .*, expected http"):
         Endpoint(url, "m")

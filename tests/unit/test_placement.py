@@ -246,6 +246,7 @@ def test_a_version_that_was_not_told_is_assumed_and_said() -> None:
         ("0.33.0+rocm723", (0, 33, 0)),
         ("0.33.0rc1", (0, 33, 0)),
         ("x", None),
+        ("9" * 5000, None),
     ],
 )
 def test_version_tuple(text: str, numbers: tuple[int, ...] | None) -> None:

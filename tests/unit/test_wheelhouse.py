@@ -418,3 +418,5 @@ def test_the_command_says_what_it_cannot_read(tmp_path: Path, capsys: pytest.Cap
     assert "make it with playbooks/build.yml" in capsys.readouterr().err
     assert main(["wheelhouse", str(tmp_path), "--python", "311", "--glibc", "2.36"]) == 2
     assert "--python: '311' is not a version like 3.12" in capsys.readouterr().err
+    assert main(["wheelhouse", str(tmp_path), "--python", "3.11", "--glibc", "2.36", "--require", "942"]) == 2
+    assert "--require: '942' is not a target" in capsys.readouterr().err
