@@ -326,6 +326,15 @@ def _codes() -> dict[str, Code]:
             "rest.",
             "Read `dmesg | grep -i amdgpu` for the address; power-cycle; replace the GPU if it stays.",
         ),
+        "gpu_failed": Code(
+            "host",
+            "error",
+            "The kernel log holds a failure of a GPU",
+            "amdgpu or PCI reported a hang, a failed reset, an uncorrectable hardware error or a failed XGMI set-up. "
+            "Where the log only shows that a reset began, whether the GPU came back is unknown.",
+            "Reset the GPU (`amd-smi reset --gpureset`) or reboot the node, then collect again; service it if it comes "
+            "back.",
+        ),
         "gpus_hidden": Code(
             "host",
             "error",

@@ -629,6 +629,19 @@ def _driver(e: Evidence, _p: Policy) -> Iterator[Finding]:
         yield finding("gpu_without_driver", bdf, "GPU in the PCI tree has no driver, expected amdgpu")
 
 
+def kernel_log(e: Evidence) -> Iterator[Finding]:
+    """Findings of a kernel log: what failed after the driver had taken the GPU holds for every model."""
+    for reading in e.readings:
+        failed: Mapping[str, tuple[str, ...]] = reading.facts.get("gpu_failed", {})
+        for subject, said in sorted(failed.items()):
+            more = f" ({len(said)} such lines)" if len(said) > 1 else ""
+            yield finding("gpu_failed", subject, f"the kernel log says: {said[0]}{more}; expected no failure")
+        for subject, said in sorted(reading.facts.get("gpu_reset", {}).items()):
+            if subject not in failed:
+                text = f"the kernel log says: {said[0]}; expected no reset, and whether the GPU came back is not known"
+                yield finding("gpu_failed", subject, text, severity="unknown")
+
+
 def _hidden(e: Evidence, p: Policy) -> Iterator[Finding]:
     runtime, driver = e.facts.get("runtime_gpus"), e.facts.get("driver_gpus")
     if runtime is not None and "gpu_count" not in e.collects and runtime < p.count:
@@ -784,6 +797,7 @@ RULES: tuple[_Rule, ...] = (
     _Rule(("pcie_link",), "is the host link at full speed", _pcie_link, applies=lambda policy: policy.pcie is not None),
     _Rule(("link_type",), "does ACS redirect peer traffic", _acs),
     _Rule(("driver",), "does the driver hold every GPU", _driver),
+    _Rule((), "does the kernel log hold a failure", lambda e, _policy: kernel_log(e)),
     _Rule((), "does the runtime see every GPU", _hidden),
     _Rule(("environment",), "does the system select or fake GPUs", _environment),
     _Rule(("access",), "may the service user use the GPUs", _access_rights),
