@@ -228,6 +228,13 @@ def _codes() -> dict[str, Code]:
             "Run `amd-smi xgmi -l` as root on the host. On a guest add `link_status` to "
             "`topology_policy_overrides.optional`.",
         ),
+        "gpu_errors_uncorrectable": Code(
+            "topology",
+            "error",
+            "Uncorrectable errors on a GPU",
+            "RAS counted errors that could not be corrected, in memory (UMC) or in another block than XGMI.",
+            "Take the node out of service and reset the GPU; replace it if the counter rises again.",
+        ),
         "xgmi_errors_uncorrectable": Code(
             "topology",
             "error",

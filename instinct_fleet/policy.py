@@ -470,6 +470,14 @@ def _ecc(e: Evidence, _p: Policy) -> Iterator[Finding]:
             yield finding("xgmi_errors_unknown", name, "XGMI_WAFL error counters not known, expected 0 and 0")
 
 
+def hard_errors(e: Evidence) -> Iterator[Finding]:
+    """Findings of uncorrectable errors outside XGMI, which are as bad on every model."""
+    for index, blocks in sorted(e.facts.get("ecc_hard", {}).items()):
+        if blocks:
+            seen = ", ".join(f"{block} {count}" for block, count in sorted(blocks.items()))
+            yield finding("gpu_errors_uncorrectable", gpu_name(index), f"uncorrectable errors: {seen}; expected 0")
+
+
 def _later_partition(gpu: Gpu) -> bool:
     """Tell whether the GPU is a partition other than the first of its device: those have no figures of their own."""
     return gpu.bdf is not None and not gpu.bdf.endswith(".0")
@@ -786,6 +794,7 @@ RULES: tuple[_Rule, ...] = (
     _Rule(("link_bandwidth",), "advisory", _bandwidths),
     _Rule(("link_status",), "is every XGMI link up", _link_status),
     _Rule(("ecc",), "does XGMI count errors", _ecc),
+    _Rule((), "do memory and cores count errors", lambda e, _policy: hard_errors(e)),
     _Rule(("gpu_numa",), "where to bind", _gpu_numa),
     _Rule(("numa_nodes",), "where to bind", _numa_nodes),
     _Rule(

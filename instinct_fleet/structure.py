@@ -10,7 +10,17 @@ from instinct_fleet.findings import finding
 from instinct_fleet.model import Finding, sort_findings
 from instinct_fleet.parse import rccl
 from instinct_fleet.parse.base import Evidence
-from instinct_fleet.policy import ASPECTS, all_links, gpu_name, hives, is_pcie, kernel_log, link_seen, pair_name
+from instinct_fleet.policy import (
+    ASPECTS,
+    all_links,
+    gpu_name,
+    hard_errors,
+    hives,
+    is_pcie,
+    kernel_log,
+    link_seen,
+    pair_name,
+)
 
 #: Share of a GPU's memory that nothing takes on an idle GPU; a hang was seen to leave 75 % behind.
 VRAM_TAKEN_PERCENT = 50
@@ -31,6 +41,7 @@ def structural(evidence: Evidence) -> tuple[Finding, ...]:
             found += judge(evidence)
     found += memory(evidence)
     found += kernel_log(evidence)
+    found += hard_errors(evidence)
     found += _not_collected(evidence)
     for reading in evidence.readings:
         if reading.kind == rccl.KIND:

@@ -15,7 +15,7 @@ Facts filled (by GPU number unless said otherwise; sizes in bytes; None: asked f
   ``xgmi_write_bytes`` {(a, b): accumulated}.
 - metric: ``ecc`` {correctable, uncorrectable, deferred} of the block XGMI_WAFL, ``ecc_blocks`` {BLOCK: the same},
   ``ecc_total`` the same of all blocks, ``vram_used``, ``vram_total``, ``gpu_use_percent``.
-- monitor and the bare table: ``vram_used``, ``vram_total``, ``gpu_use_percent``.
+- monitor and the bare table: ``vram_used``, ``vram_total``, ``gpu_use_percent``; bare table: ``ecc_total``.
 - process and the bare table: ``processes`` {gpu: ({pid, name, vram}, ...)}; not by GPU: ``vram_busy``, the frozenset of
   GPUs that a process uses, there only when all of them are known.
 """
@@ -1179,15 +1179,15 @@ def _read_bare_table(draft: smi.Draft, text: str) -> None:
             draft,
             {"tool": version.group(1), "library": None, "rocm": version.group(3), "amdgpu": version.group(2)},
         )
-    pending: tuple[str, str] | None = None
+    pending: tuple[str, str, str] | None = None
     bdfs: dict[int, set[str]] = {}
     torn = 0
     for line in text.split("\n"):
-        first = re.match(r"^\|\s+([0-9a-fA-F]{4,8}(?::[0-9a-fA-F]{2}){2}\.[0-7])\s+(.*?)\s*\|", line)
+        first = re.match(r"^\|\s+([0-9a-fA-F]{4,8}(?::[0-9a-fA-F]{2}){2}\.[0-7])\s+(.*?)\s*\|(.*)", line)
         second = re.match(r"^\|\s+(\d+)\s+(\d+|N/A)\s+(\d+|N/A)\s+(\S+)\s*\|(.*)\|\s*$", line)
         if first:
             torn += pending is not None
-            pending = (first.group(1), first.group(2))
+            pending = (first.group(1), first.group(2), first.group(3))
         elif second and pending is not None:
             number = int(second.group(1))
             if number >= 4096 or number in draft.gpus:
@@ -1201,6 +1201,10 @@ def _read_bare_table(draft: smi.Draft, text: str) -> None:
             draft.set_partition(number, compute=_mode(compute), memory=_mode(memory))
             used = re.search(r"(\d+)/(\d+) MB", second.group(5))
             _memory(draft, number, f"{used.group(1)} MB" if used else None, f"{used.group(2)} MB" if used else None)
+            # Mem-Uti, Temp, UEC (uncorrectable errors), Power-Usage. A word that cannot be told is N/A.
+            errors = re.match(r"\s*(?:\d+ ?%|N/A)\s+(?:\d+ ?\S*C|N/A)\s+(\d+)\s", pending[2])
+            total = int(errors.group(1)) if errors else None
+            _fact(draft, "ecc_total", number, {"correctable": None, "uncorrectable": total, "deferred": None})
             activity = re.match(r"\s*(\d+) ?%", second.group(5))
             _fact(draft, "gpu_use_percent", number, int(activity.group(1)) if activity else None)
             pending = None

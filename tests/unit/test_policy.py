@@ -26,6 +26,7 @@ from instinct_fleet.parse import rccl
 from instinct_fleet.parse.base import Aspect, Evidence, Reading
 from instinct_fleet.parse.merge import evidence_from_probe
 from instinct_fleet.policy import PolicyError, evaluate, guess, hives, load_policy, policies
+from instinct_fleet.structure import structural
 
 #: Profile -> the policy that it is for.
 NAMES = {name: "mi300x_8/CPX" if name == "mi300x_cpx_64" else name for name in PROFILES if name in policies()} | {
@@ -369,6 +370,14 @@ def test_xgmi_error_counters(counts: Any, code: str, severity: str) -> None:
     ecc = {**healthy().facts["ecc"], 6: counts}
     item = only(with_facts(ecc=ecc), code)
     assert (item.subject, item.severity) == ("GPU6", severity)
+
+
+def test_uncorrectable_errors_outside_xgmi_are_an_error_with_and_without_a_policy() -> None:
+    facts = {"ecc_hard": {2: {"UMC": 1, "SDMA": 2}, 3: {}}}
+    item = only(with_facts(**facts), "gpu_errors_uncorrectable")
+    assert (item.subject, item.severity) == ("GPU2", "error")
+    assert "SDMA 2, UMC 1" in item.message
+    assert item in structural(replace(healthy(), facts={**healthy().facts, **facts}))
 
 
 # --- host ----------------------------------------------------------------------------------------------------------
