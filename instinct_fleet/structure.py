@@ -35,6 +35,7 @@ def structural(evidence: Evidence) -> tuple[Finding, ...]:
         ("link_access", _access),
         ("link_status", _status),
         ("ecc", _ecc),
+        ("pcie_link", _pcie),
         ("gpu_numa", _numa),
     ):
         if aspect in evidence.collects:
@@ -133,6 +134,23 @@ def _ecc(e: Evidence) -> Iterator[Finding]:
         if hard:
             text = f"XGMI_WAFL uncorrectable errors {hard}, expected 0"
             yield finding("xgmi_errors_uncorrectable", gpu_name(gpu.index), text)
+
+
+def _pcie(e: Evidence) -> Iterator[Finding]:
+    """A link that lspci marks as downgraded, or that is slower than its own GPU can be, is so on any model."""
+    links: Mapping[int, Mapping[str, Any]] = e.facts.get("pcie_link", {})
+    for gpu in e.topology.gpus:
+        link = links.get(gpu.index, {})
+        speed, width = link.get("speed_gts"), link.get("width")
+        if speed is None or width is None:
+            yield finding("pcie_link_unknown", gpu_name(gpu.index), "PCIe link not read, expected a speed and a width")
+        elif link.get("downgraded") or speed < (link.get("max_speed_gts") or 0) or width < (link.get("max_width") or 0):
+            best = f"{link['max_speed_gts']:g} GT/s x{link['max_width']}" if link.get("max_width") else "its best"
+            text = f"PCIe link {speed:g} GT/s x{width}, expected {best}"
+            yield finding("pcie_link_degraded", gpu_name(gpu.index), text)
+        if link.get("fatal_error"):
+            text = "FatalErr+ in the PCIe device status, expected FatalErr-"
+            yield finding("pcie_fatal_error", gpu_name(gpu.index), text)
 
 
 def _numa(e: Evidence) -> Iterator[Finding]:

@@ -11,7 +11,8 @@ none. A source that shows another number of GPUs is not used, and that is a find
 ``link_status``    U, D, X or None of each XGMI port
 ``ecc``            XGMI_WAFL block: ``{"correctable", "uncorrectable"}``, each a count or None
 ``ecc_hard``       uncorrectable errors by block other than XGMI_WAFL; those that no block accounts for as ``TOTAL``
-``pcie_link``      ``{"speed_gts", "width", "fatal_error"}``, the values None where not known
+``pcie_link``      ``{"speed_gts", "width", "max_speed_gts", "max_width"}``, None where not known; ``fatal_error`` and
+                   ``downgraded`` are there where lspci says so
 ``vram_used``      bytes in use or None
 ``vram_busy``      (set of numbers) GPUs that a process uses; None where processes could not be read
 ``numa_nearest``   node with the lightest link, by KFD
@@ -631,12 +632,15 @@ class _Merger:
 
             for index, link in ours("pcie"):
                 if link and index not in links:
-                    links[index] = {"speed_gts": link.get("speed_gts"), "width": link.get("width")}
+                    links[index] = {key: link.get(key) for key in ("speed_gts", "width", "max_speed_gts", "max_width")}
                 elif link:
                     _slowest(links[index], link)
             for bdf in reading.facts.get("pcie_fatal", ()):
                 for index in index_of.get(bdf, ()):
                     links.setdefault(index, {})["fatal_error"] = True
+            for bdf in reading.facts.get("pcie_downgraded", ()):
+                for index in index_of.get(bdf, ()):
+                    links.setdefault(index, {})["downgraded"] = True
             for index, amount in ours("vram_used_bytes"):
                 used[index] = _more(used.get(index), amount)
             for index, blocks in ours("ras"):

@@ -274,3 +274,30 @@ def test_a_reset_alone_leaves_the_gpu_unknown_and_no_errors_are_none() -> None:
     assert judged(f"{start}GPU reset begin!\n") == [("gpu_failed", "unknown", "0000:68:00.0")]
     assert judged(f"{start}0 uncorrectable hardware errors detected in umc block\n") == []
     assert judged(f"{start}3 correctable hardware errors detected in umc block\n") == []
+
+
+GOOD_LINK = "\t\tDevSta: CorrErr- NonFatalErr- FatalErr- UnsupReq-\n\t\tLnkSta: Speed 32GT/s, Width x16\n"
+CARD = (
+    "0000:05:00.0 VGA compatible controller [0300]: Advanced Micro Devices, Inc. [AMD/ATI] Device [1002:73bf]\n"
+    "\t\tDevSta: CorrErr- NonFatalErr- FatalErr- UnsupReq-\n"
+    "\t\tLnkCap: Port #0, Speed 16GT/s, Width x16, ASPM L0s L1\n"
+    "\t\tLnkSta: Speed {}GT/s, Width x{}\n"
+    "\tKernel driver in use: amdgpu\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (GOOD_LINK * 8, []),
+        (GOOD_LINK * 7 + GOOD_LINK.replace("FatalErr- Unsup", "FatalErr+ Unsup"), ["pcie_fatal_error"]),
+        (GOOD_LINK * 7 + GOOD_LINK.replace("32GT/s", "16GT/s (downgraded)"), ["pcie_link_degraded"]),
+        (GOOD_LINK * 7 + GOOD_LINK.replace("x16", "x8 (downgraded)"), ["pcie_link_degraded"]),
+        (CARD.format(16, 16), []),
+        (CARD.format(8, 16), ["pcie_link_degraded"]),
+        (CARD.format(16, 4), ["pcie_link_degraded"]),
+    ],
+)  # fmt: skip
+def test_a_bad_link_is_an_error_though_nothing_names_the_model(text: str, expected: list[str]) -> None:
+    """What ``grep`` leaves of ``lspci -vv`` has no device id, so that no policy is known."""
+    assert [code for code, severity, _subject in judged(text) if severity == "error"] == expected
