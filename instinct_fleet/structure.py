@@ -36,6 +36,7 @@ def structural(evidence: Evidence) -> tuple[Finding, ...]:
         ("link_status", _status),
         ("ecc", _ecc),
         ("pcie_link", _pcie),
+        ("vram", _vram),
         ("gpu_numa", _numa),
     ):
         if aspect in evidence.collects:
@@ -151,6 +152,22 @@ def _pcie(e: Evidence) -> Iterator[Finding]:
         if link.get("fatal_error"):
             text = "FatalErr+ in the PCIe device status, expected FatalErr-"
             yield finding("pcie_fatal_error", gpu_name(gpu.index), text)
+
+
+def _vram(e: Evidence) -> Iterator[Finding]:
+    """Memory that is largely taken on a GPU at 0 %: leaked where no process is on it, unknown where none was shown."""
+    busy: frozenset[int] | None = e.facts.get("vram_busy")
+    for reading in e.readings:
+        total: Mapping[int, int | None] = reading.facts.get("vram_total", {})
+        for number, used in sorted(reading.facts.get("vram_used", {}).items()):
+            share = 100 * used / whole if used is not None and (whole := total.get(number)) else 0
+            if share < VRAM_TAKEN_PERCENT or reading.facts.get("gpu_use_percent", {}).get(number):
+                continue
+            seen = f"{share:.0f} % of its memory is taken"
+            if busy is None:
+                yield finding("vram_unknown", gpu_name(number), f"{seen}, by which processes is not known")
+            elif number not in busy:
+                yield finding("vram_leaked", gpu_name(number), f"{seen} and no process is on it, expected little")
 
 
 def _numa(e: Evidence) -> Iterator[Finding]:

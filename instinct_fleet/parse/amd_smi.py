@@ -1115,6 +1115,10 @@ def _read_monitor_table(draft: smi.Draft, text: str) -> None:
             continue
         gpu = int(number)
         draft.gpu(gpu)
+        cells = re.split(r"\s{2,}", line.strip())
+        activity = dict(zip(head, cells, strict=False)) if len(cells) == len(head) else {}
+        if "GFX%" in head or "GFX_UTIL" in head:
+            _fact(draft, "gpu_use_percent", gpu, smi.int_of(activity.get("GFX%", activity.get("GFX_UTIL"))))
         if "VRAM_USAGE" in head:
             match = re.search(r"([\d.]+)\s*/\s*([\d.]+)\s*([KMGTP]B)\s*$", line)
             used, total = (f"{match.group(i)} {match.group(3)}" if match else None for i in (1, 2))
@@ -1212,8 +1216,7 @@ def _read_bare_table(draft: smi.Draft, text: str) -> None:
         draft.refuse("collect_truncated", "unknown", "the table has no GPU", "capture the tool's whole output")
         return
     draft.collects |= {"gpu_count", "bdf", "partition", "vram"}
-    if "No running processes found" in text:
-        draft.facts |= {"processes": dict.fromkeys(sorted(draft.gpus), ()), "vram_busy": frozenset()}
+    _read_bare_processes(draft, text)
     if torn or pending is not None:
         draft.note(
             "collect_truncated",
@@ -1223,3 +1226,15 @@ def _read_bare_table(draft: smi.Draft, text: str) -> None:
         )
     smi.check_numbers(draft, draft.gpus)
     _fill_bdfs(draft, bdfs, list(draft.gpus), expected=True)
+
+
+def _read_bare_processes(draft: smi.Draft, text: str) -> None:
+    """Read the second box, one row a process and GPU; a box that is not there leaves the processes unknown."""
+    box = text.partition("Processes:")[2]
+    rows = re.findall(r"^\|\s+(\d{1,4})\s+(\d{1,10})\s+(\S.*?)\s{2,}.*\|\s*$", box, re.MULTILINE)
+    if not rows and "No running processes found" not in box:
+        return
+    found: dict[int, tuple[dict[str, Any], ...]] = dict.fromkeys(sorted(draft.gpus), ())
+    for gpu, pid, name in rows:
+        found[int(gpu)] = (*found.get(int(gpu), ()), {"pid": int(pid), "name": smi.text_of(name), "vram": None})
+    draft.facts |= {"processes": found, "vram_busy": frozenset(n for n, p in found.items() if p)}

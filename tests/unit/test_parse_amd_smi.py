@@ -704,3 +704,21 @@ def test_the_processes_below_a_monitor_table_are_not_its_rows() -> None:
 
     assert (reading.complete, reading.findings) == (True, ())
     assert len(reading.gpus) == 8
+
+
+def test_the_use_of_a_monitor_table_is_read() -> None:
+    reading = read(people.amd_smi_monitor_text(PROFILES["mi300x_8"](), "6.4")[0].replace("0 %", "93 %", 1))
+
+    assert [reading.facts["gpu_use_percent"][i] for i in range(8)] == [93, *[0] * 7]
+
+
+def test_the_processes_of_the_bare_table_say_which_gpus_are_busy() -> None:
+    none = people.amd_smi_bare_text(PROFILES["mi300x_8"](), "7.0")[0]
+    row = "|    1     250236  python3.12             7.9 MB    2.6 GB     2.8 GB  N/A     |"
+    some = none.replace(f"|{'  No running processes found':<78}|", row)
+    gone = none.replace(f"|{'  No running processes found':<78}|\n", "")
+
+    assert read(none).facts["vram_busy"] == frozenset()
+    assert read(some).facts["vram_busy"] == {1}
+    assert read(some).facts["processes"][1][0]["pid"] == 250236
+    assert "vram_busy" not in read(gone).facts

@@ -19,12 +19,13 @@ from support.profile import (
     mi300x_cpx_64,
     mi300x_one_pair_pcie,
 )
+from support.render_smi_text import amd_smi_bare_text, amd_smi_monitor_text
 
 from instinct_fleet.findings import CODES
 from instinct_fleet.model import Finding, Gpu, Host, Link, NumaNode, Partition, Topology, verdict
-from instinct_fleet.parse import rccl
+from instinct_fleet.parse import rccl, read
 from instinct_fleet.parse.base import Aspect, Evidence, Reading
-from instinct_fleet.parse.merge import evidence_from_probe
+from instinct_fleet.parse.merge import evidence_from_probe, merge
 from instinct_fleet.policy import PolicyError, evaluate, guess, hives, load_policy, policies
 from instinct_fleet.structure import structural
 
@@ -628,3 +629,21 @@ def test_findings_are_the_same_twice() -> None:
 def test_pairs_in_two_directions_are_one_pair() -> None:
     odd = mi300x_8().with_pair(5, 2, Pair(type="PCIE", weight=72, hops=3, bandwidth=None), "odd")
     assert [f.subject for f in judge(odd) if f.code == "link_not_xgmi"] == ["GPU2-GPU5"]
+
+
+def vram_findings(text: str) -> list[tuple[str, str]]:
+    found = structural(merge([read(text)], whole=False, subject="node"))
+    return [(f.code, f.subject) for f in found if f.code.startswith("vram_")]
+
+
+def test_taken_memory_is_judged_though_nothing_names_the_model() -> None:
+    bare = amd_smi_bare_text(mi300x_8().with_faults("vram_leaked"), "7.0")[0]
+    assert vram_findings(bare) == [("vram_leaked", "GPU0")]
+    row = f"|{'    0     250236  python3.12   7.9 MB    2.6 GB     2.8 GB  N/A':<78}|"
+    assert vram_findings(bare.replace(f"|{'  No running processes found':<78}|", row)) == []
+    assert vram_findings(amd_smi_bare_text(mi300x_8(), "7.0")[0]) == []
+    monitor = amd_smi_monitor_text(mi300x_8(), "6.4")[0]
+    assert vram_findings(monitor) == []
+    taken = monitor.replace("0.3/192.0 GB", "180.3/192.0 GB", 1)
+    assert vram_findings(taken) == [("vram_unknown", "GPU0")]
+    assert vram_findings(taken.replace("0 %", "93 %", 1)) == []
