@@ -117,13 +117,15 @@ def _access(e: Evidence) -> Iterator[Finding]:
 
 def _status(e: Evidence) -> Iterator[Finding]:
     status: Mapping[int, tuple[str | None, ...]] = e.facts.get("link_status", {})
+    linked = any(set(ports) & {"U", "D"} for ports in status.values())
     for gpu in e.topology.gpus:
         ports = status.get(gpu.index, ())
         down = [str(n) for n, port in enumerate(ports) if port == "D"]
         if down:
             text = f"XGMI link {', '.join(down)} of {len(ports)} is D (down), expected U or X"
             yield finding("xgmi_link_down", gpu_name(gpu.index), text)
-        if not ports or any(port not in ("U", "D", "X") for port in ports):
+        # Ports that are all X are right where no GPU has XGMI, and not beside GPUs that have it.
+        if not ports or any(port not in ("U", "D", "X") for port in ports) or (linked and set(ports) == {"X"}):
             shown = " ".join(port or "N/A" for port in ports) or "nothing"
             yield finding("xgmi_status_unknown", gpu_name(gpu.index), f"XGMI link status {shown}, expected U or X")
 

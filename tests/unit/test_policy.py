@@ -647,3 +647,20 @@ def test_taken_memory_is_judged_though_nothing_names_the_model() -> None:
     taken = monitor.replace("0.3/192.0 GB", "180.3/192.0 GB", 1)
     assert vram_findings(taken) == [("vram_unknown", "GPU0")]
     assert vram_findings(taken.replace("0 %", "93 %", 1)) == []
+
+
+def test_a_gpu_without_any_link_beside_linked_ones_is_unknown_on_any_model() -> None:
+    def found(**status: str) -> list[str]:
+        ports = {int(gpu[1:]): tuple(states) for gpu, states in status.items()}
+        gpus = tuple(Gpu(number) for number in ports)
+        reading = Reading(
+            "amd-smi xgmi status", "amd-smi", gpus=gpus, facts={"link_status": ports}, collects=LINK_STATUS
+        )
+        judged = structural(merge([reading], whole=False, subject="node"))
+        return [f.subject for f in judged if f.code == "xgmi_status_unknown"]
+
+    assert found(g0="XXXX", g1="XXXX") == []
+    assert found(g0="UUUX", g1="XXXX") == ["GPU1"]
+
+
+LINK_STATUS: frozenset[Aspect] = frozenset(("gpu_count", "link_status"))
