@@ -328,9 +328,9 @@ def _codes() -> dict[str, Code]:
         "gpu_without_driver": Code(
             "host",
             "error",
-            "A GPU in the PCI tree has no driver",
-            "The GPU is in its slot but amdgpu did not take it, so every tool shows one GPU less and renumbers the "
-            "rest.",
+            "A GPU in the PCI tree is not held by amdgpu",
+            "The GPU is in its slot but amdgpu did not take it, or vfio-pci keeps it for a guest, so every tool shows "
+            "one GPU less and renumbers the rest.",
             "Read `dmesg | grep -i amdgpu` for the address; power-cycle; replace the GPU if it stays.",
         ),
         "gpu_failed": Code(

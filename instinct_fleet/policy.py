@@ -634,7 +634,7 @@ def _driver(e: Evidence, _p: Policy) -> Iterator[Finding]:
         yield finding("driver_not_loaded", e.subject, f"module amdgpu is not loaded{seen}; expected it live")
         return
     for bdf in unbound:
-        yield finding("gpu_without_driver", bdf, "GPU in the PCI tree has no driver, expected amdgpu")
+        yield finding("gpu_without_driver", bdf, "GPU in the PCI tree has no driver, or not amdgpu; expected amdgpu")
 
 
 def kernel_log(e: Evidence) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ RCCL does. Facts that a reading holds; every key that is an address is ``dddd:bb
 ``pcie_fatal``       addresses whose device status has ``FatalErr+``
 ``pcie_downgraded``  addresses that ``lspci`` marks ``(downgraded)``
 ``drivers``          GPU address -> kernel driver, None for a GPU that no driver took
-``without_driver``   addresses of such GPUs
+``without_driver``   addresses of GPUs that amdgpu does not hold
 ``acs``              bridge address -> whether access control redirects peer traffic
 ``nics``             addresses of network cards
 ``nic_numa``         network card address -> NUMA node or None
@@ -265,6 +265,11 @@ def _parse_verbose(lines: Sequence[str], stderr: str) -> Reading:
     fatal = [d.key for d in devices if d.first(r"DevSta:.*\bFatalErr\+")]
     keys = [d.key for d in cards]
     repeated = sorted({key for key in keys if keys.count(key) > 1})
+    gone = [d.key for d in cards if "(rev ff)" in d.name]
+    if gone:
+        message = f"{', '.join(gone)} reads as (rev ff): the GPU does not answer on the bus"
+        remedy = "power-cycle the node; if it stays, the GPU or its slot needs service"
+        findings.append(note("collect_unexpected", "error", TOOL, message, remedy=remedy))
     if repeated:
         message = f"{', '.join(repeated)} listed more than once; expected each device once"
         findings.append(note("collect_inconsistent", "error", TOOL, message))
@@ -299,12 +304,17 @@ def _parse_verbose(lines: Sequence[str], stderr: str) -> Reading:
             "pcie_fatal": tuple(sorted(fatal)),
             "pcie_downgraded": tuple(downgraded),
             "drivers": drivers,
-            "without_driver": tuple(key for key, driver in drivers.items() if driver is None),
+            "without_driver": _not_held(drivers),
             "acs": bridges,
         },
         collects=frozenset(collects),
         findings=(*findings, *_noise(stderr)),
     )
+
+
+def _not_held(drivers: Mapping[str, str | None]) -> tuple[str, ...]:
+    """Return the GPUs that amdgpu does not hold: without a driver, or kept for a guest by vfio-pci."""
+    return tuple(bdf for bdf, driver in drivers.items() if driver != "amdgpu")
 
 
 def _link(device: _Device) -> dict[str, Any] | None:
@@ -498,7 +508,7 @@ def from_probe(pci: Mapping[str, Any]) -> Reading:
             "pci_paths": paths,
             "pcie": {bdf: _worst_link(bdf, devices, paths) for bdf in cards},
             "drivers": drivers,
-            "without_driver": tuple(bdf for bdf, driver in drivers.items() if driver is None),
+            "without_driver": _not_held(drivers),
             "nics": tuple(nics),
             "nic_numa": {bdf: numa[bdf] for bdf in nics},
             "vram_used_bytes": {bdf: _whole(devices[bdf].get("mem_info_vram_used")) for bdf in cards},

@@ -301,3 +301,12 @@ CARD = (
 def test_a_bad_link_is_an_error_though_nothing_names_the_model(text: str, expected: list[str]) -> None:
     """What ``grep`` leaves of ``lspci -vv`` has no device id, so that no policy is known."""
     assert [code for code, severity, _subject in judged(text) if severity == "error"] == expected
+
+
+def test_a_gpu_that_does_not_answer_or_that_a_guest_has_is_no_healthy_one() -> None:
+    name = "0000:05:00.0 Processing accelerators: Advanced Micro Devices, Inc. [AMD/ATI] Device 74a1"
+    guest = pci.parse(f"{name}\n\tLnkSta:\tSpeed 32GT/s, Width x16\n\tKernel driver in use: vfio-pci\n")
+
+    assert pci.parse(f"{name}\n").findings == ()
+    assert [f.severity for f in pci.parse(f"{name} (rev ff)\n").findings] == ["error"]
+    assert guest.facts["without_driver"] == ("0000:05:00.0",)
