@@ -228,6 +228,13 @@ def _codes() -> dict[str, Code]:
             "Run `amd-smi xgmi -l` as root on the host. On a guest add `link_status` to "
             "`topology_policy_overrides.optional`.",
         ),
+        "gpu_errors_uncorrectable": Code(
+            "topology",
+            "error",
+            "Uncorrectable errors on a GPU",
+            "RAS counted errors that could not be corrected, in memory (UMC) or in another block than XGMI.",
+            "Take the node out of service and reset the GPU; replace it if the counter rises again.",
+        ),
         "xgmi_errors_uncorrectable": Code(
             "topology",
             "error",
@@ -321,10 +328,19 @@ def _codes() -> dict[str, Code]:
         "gpu_without_driver": Code(
             "host",
             "error",
-            "A GPU in the PCI tree has no driver",
-            "The GPU is in its slot but amdgpu did not take it, so every tool shows one GPU less and renumbers the "
-            "rest.",
+            "A GPU in the PCI tree is not held by amdgpu",
+            "The GPU is in its slot but amdgpu did not take it, or vfio-pci keeps it for a guest, so every tool shows "
+            "one GPU less and renumbers the rest.",
             "Read `dmesg | grep -i amdgpu` for the address; power-cycle; replace the GPU if it stays.",
+        ),
+        "gpu_failed": Code(
+            "host",
+            "error",
+            "The kernel log holds a failure of a GPU",
+            "amdgpu or PCI reported a hang, a failed reset, an uncorrectable hardware error or a failed XGMI set-up. "
+            "Where the log only shows that a reset began, whether the GPU came back is unknown.",
+            "Reset the GPU (`amd-smi reset --gpureset`) or reboot the node, then collect again; service it if it comes "
+            "back.",
         ),
         "gpus_hidden": Code(
             "host",

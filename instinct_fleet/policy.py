@@ -470,6 +470,14 @@ def _ecc(e: Evidence, _p: Policy) -> Iterator[Finding]:
             yield finding("xgmi_errors_unknown", name, "XGMI_WAFL error counters not known, expected 0 and 0")
 
 
+def hard_errors(e: Evidence) -> Iterator[Finding]:
+    """Findings of uncorrectable errors outside XGMI, which are as bad on every model."""
+    for index, blocks in sorted(e.facts.get("ecc_hard", {}).items()):
+        if blocks:
+            seen = ", ".join(f"{block} {count}" for block, count in sorted(blocks.items()))
+            yield finding("gpu_errors_uncorrectable", gpu_name(index), f"uncorrectable errors: {seen}; expected 0")
+
+
 def _later_partition(gpu: Gpu) -> bool:
     """Tell whether the GPU is a partition other than the first of its device: those have no figures of their own."""
     return gpu.bdf is not None and not gpu.bdf.endswith(".0")
@@ -626,7 +634,20 @@ def _driver(e: Evidence, _p: Policy) -> Iterator[Finding]:
         yield finding("driver_not_loaded", e.subject, f"module amdgpu is not loaded{seen}; expected it live")
         return
     for bdf in unbound:
-        yield finding("gpu_without_driver", bdf, "GPU in the PCI tree has no driver, expected amdgpu")
+        yield finding("gpu_without_driver", bdf, "GPU in the PCI tree has no driver, or not amdgpu; expected amdgpu")
+
+
+def kernel_log(e: Evidence) -> Iterator[Finding]:
+    """Findings of a kernel log: what failed after the driver had taken the GPU holds for every model."""
+    for reading in e.readings:
+        failed: Mapping[str, tuple[str, ...]] = reading.facts.get("gpu_failed", {})
+        for subject, said in sorted(failed.items()):
+            more = f" ({len(said)} such lines)" if len(said) > 1 else ""
+            yield finding("gpu_failed", subject, f"the kernel log says: {said[0]}{more}; expected no failure")
+        for subject, said in sorted(reading.facts.get("gpu_reset", {}).items()):
+            if subject not in failed:
+                text = f"the kernel log says: {said[0]}; expected no reset, and whether the GPU came back is not known"
+                yield finding("gpu_failed", subject, text, severity="unknown")
 
 
 def _hidden(e: Evidence, p: Policy) -> Iterator[Finding]:
@@ -773,6 +794,7 @@ RULES: tuple[_Rule, ...] = (
     _Rule(("link_bandwidth",), "advisory", _bandwidths),
     _Rule(("link_status",), "is every XGMI link up", _link_status),
     _Rule(("ecc",), "does XGMI count errors", _ecc),
+    _Rule((), "do memory and cores count errors", lambda e, _policy: hard_errors(e)),
     _Rule(("gpu_numa",), "where to bind", _gpu_numa),
     _Rule(("numa_nodes",), "where to bind", _numa_nodes),
     _Rule(
@@ -784,6 +806,7 @@ RULES: tuple[_Rule, ...] = (
     _Rule(("pcie_link",), "is the host link at full speed", _pcie_link, applies=lambda policy: policy.pcie is not None),
     _Rule(("link_type",), "does ACS redirect peer traffic", _acs),
     _Rule(("driver",), "does the driver hold every GPU", _driver),
+    _Rule((), "does the kernel log hold a failure", lambda e, _policy: kernel_log(e)),
     _Rule((), "does the runtime see every GPU", _hidden),
     _Rule(("environment",), "does the system select or fake GPUs", _environment),
     _Rule(("access",), "may the service user use the GPUs", _access_rights),

@@ -10,7 +10,17 @@ from instinct_fleet.findings import finding
 from instinct_fleet.model import Finding, sort_findings
 from instinct_fleet.parse import rccl
 from instinct_fleet.parse.base import Evidence
-from instinct_fleet.policy import ASPECTS, all_links, gpu_name, hives, is_pcie, link_seen, pair_name
+from instinct_fleet.policy import (
+    ASPECTS,
+    all_links,
+    gpu_name,
+    hard_errors,
+    hives,
+    is_pcie,
+    kernel_log,
+    link_seen,
+    pair_name,
+)
 
 #: Share of a GPU's memory that nothing takes on an idle GPU; a hang was seen to leave 75 % behind.
 VRAM_TAKEN_PERCENT = 50
@@ -25,11 +35,15 @@ def structural(evidence: Evidence) -> tuple[Finding, ...]:
         ("link_access", _access),
         ("link_status", _status),
         ("ecc", _ecc),
+        ("pcie_link", _pcie),
+        ("vram", _vram),
         ("gpu_numa", _numa),
     ):
         if aspect in evidence.collects:
             found += judge(evidence)
     found += memory(evidence)
+    found += kernel_log(evidence)
+    found += hard_errors(evidence)
     found += _not_collected(evidence)
     for reading in evidence.readings:
         if reading.kind == rccl.KIND:
@@ -103,13 +117,15 @@ def _access(e: Evidence) -> Iterator[Finding]:
 
 def _status(e: Evidence) -> Iterator[Finding]:
     status: Mapping[int, tuple[str | None, ...]] = e.facts.get("link_status", {})
+    linked = any(set(ports) & {"U", "D"} for ports in status.values())
     for gpu in e.topology.gpus:
         ports = status.get(gpu.index, ())
         down = [str(n) for n, port in enumerate(ports) if port == "D"]
         if down:
             text = f"XGMI link {', '.join(down)} of {len(ports)} is D (down), expected U or X"
             yield finding("xgmi_link_down", gpu_name(gpu.index), text)
-        if not ports or any(port not in ("U", "D", "X") for port in ports):
+        # Ports that are all X are right where no GPU has XGMI, and not beside GPUs that have it.
+        if not ports or any(port not in ("U", "D", "X") for port in ports) or (linked and set(ports) == {"X"}):
             shown = " ".join(port or "N/A" for port in ports) or "nothing"
             yield finding("xgmi_status_unknown", gpu_name(gpu.index), f"XGMI link status {shown}, expected U or X")
 
@@ -121,6 +137,39 @@ def _ecc(e: Evidence) -> Iterator[Finding]:
         if hard:
             text = f"XGMI_WAFL uncorrectable errors {hard}, expected 0"
             yield finding("xgmi_errors_uncorrectable", gpu_name(gpu.index), text)
+
+
+def _pcie(e: Evidence) -> Iterator[Finding]:
+    """A link that lspci marks as downgraded, or that is slower than its own GPU can be, is so on any model."""
+    links: Mapping[int, Mapping[str, Any]] = e.facts.get("pcie_link", {})
+    for gpu in e.topology.gpus:
+        link = links.get(gpu.index, {})
+        speed, width = link.get("speed_gts"), link.get("width")
+        if speed is None or width is None:
+            yield finding("pcie_link_unknown", gpu_name(gpu.index), "PCIe link not read, expected a speed and a width")
+        elif link.get("downgraded") or speed < (link.get("max_speed_gts") or 0) or width < (link.get("max_width") or 0):
+            best = f"{link['max_speed_gts']:g} GT/s x{link['max_width']}" if link.get("max_width") else "its best"
+            text = f"PCIe link {speed:g} GT/s x{width}, expected {best}"
+            yield finding("pcie_link_degraded", gpu_name(gpu.index), text)
+        if link.get("fatal_error"):
+            text = "FatalErr+ in the PCIe device status, expected FatalErr-"
+            yield finding("pcie_fatal_error", gpu_name(gpu.index), text)
+
+
+def _vram(e: Evidence) -> Iterator[Finding]:
+    """Memory that is largely taken on a GPU at 0 %: leaked where no process is on it, unknown where none was shown."""
+    busy: frozenset[int] | None = e.facts.get("vram_busy")
+    for reading in e.readings:
+        total: Mapping[int, int | None] = reading.facts.get("vram_total", {})
+        for number, used in sorted(reading.facts.get("vram_used", {}).items()):
+            share = 100 * used / whole if used is not None and (whole := total.get(number)) else 0
+            if share < VRAM_TAKEN_PERCENT or reading.facts.get("gpu_use_percent", {}).get(number):
+                continue
+            seen = f"{share:.0f} % of its memory is taken"
+            if busy is None:
+                yield finding("vram_unknown", gpu_name(number), f"{seen}, by which processes is not known")
+            elif number not in busy:
+                yield finding("vram_leaked", gpu_name(number), f"{seen} and no process is on it, expected little")
 
 
 def _numa(e: Evidence) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ Facts filled (by GPU number unless said otherwise; sizes in bytes; None: asked f
   ``xgmi_write_bytes`` {(a, b): accumulated}.
 - metric: ``ecc`` {correctable, uncorrectable, deferred} of the block XGMI_WAFL, ``ecc_blocks`` {BLOCK: the same},
   ``ecc_total`` the same of all blocks, ``vram_used``, ``vram_total``, ``gpu_use_percent``.
-- monitor and the bare table: ``vram_used``, ``vram_total``, ``gpu_use_percent``.
+- monitor and the bare table: ``vram_used``, ``vram_total``, ``gpu_use_percent``; bare table: ``ecc_total``.
 - process and the bare table: ``processes`` {gpu: ({pid, name, vram}, ...)}; not by GPU: ``vram_busy``, the frozenset of
   GPUs that a process uses, there only when all of them are known.
 """
@@ -395,22 +395,34 @@ def _read_text(draft: smi.Draft, text: str) -> None:
     # Anything else is a remark, which the scan has taken and report() names.
 
 
+#: Keys that a section of ``static`` holds once for each power policy (SOC_PSTATE, XGMI_PLPD); in JSON it is a list.
+_REPEATED = frozenset({"policy_id", "policy_description"})
+
+
 def _blocks(draft: smi.Draft, text: str) -> list[dict[str, Any]]:
     """Turn ``GPU: 0`` blocks of indented ``KEY: value`` lines into the documents that --json would print."""
     documents: list[dict[str, Any]] = []
     stack: list[tuple[int, dict[str, Any]]] = []
     odd: list[str] = []
+    above: list[str] = []
     for line in text.split("\n"):
         if not line.strip():
             continue
         match = re.match(r"^(\s*)([A-Za-z0-9_#.() /-]+?):(?:\s+(.*?))?\s*$", line)
+        if not stack and not line[0].isspace() and not re.match(r"[CG]PU: \d+\s*$", line):
+            above.append(line.strip())
+            continue
+        if match is None and stack and re.match(r"\s*No running process", line) and not stack[-1][1]:
+            stack[-1][1]["none"] = line.strip()  # newer releases give it a line of its own below PROCESS_INFO:
+            continue
         if match is None:
             odd.append(line.strip())
             continue
         depth, key, value = len(match.group(1).expandtabs(4)), match.group(2).strip().lower(), match.group(3)
-        if key == "gpu" and depth == 0:
-            document: dict[str, Any] = {"gpu": value}
-            documents.append(document)
+        if key in ("gpu", "cpu") and depth == 0:
+            document: dict[str, Any] = {key: value}
+            # An APU's host cores stand before its GPUs (`cpu_data` in JSON); they are no GPU's facts.
+            documents += [document] if key == "gpu" else []
             stack = [(-1, document)]
             continue
         if not stack:
@@ -425,10 +437,13 @@ def _blocks(draft: smi.Draft, text: str) -> list[dict[str, Any]]:
             before = parent.get(key)
             parent[key] = child if before is None else [*(before if isinstance(before, list) else [before]), child]
             stack.append((depth, child))
+        elif key in _REPEATED:
+            parent.setdefault(key, []).append(value)
         elif key in parent and parent[key] != value:
             odd.append(line.strip())
         else:
             parent[key] = value
+    _note_above(draft, above)
     if odd:
         draft.note(
             "collect_noise",
@@ -437,6 +452,17 @@ def _blocks(draft: smi.Draft, text: str) -> list[dict[str, Any]]:
             "capture the tool's output again",
         )
     return documents
+
+
+def _note_above(draft: smi.Draft, lines: Sequence[str]) -> None:
+    """Name the remarks above the data. No part of the data stands there, so none of it can be missing."""
+    if lines:
+        draft.note(
+            "collect_noise",
+            "warning",
+            f"{len(lines)} lines stand before the tool's data: {lines[0][:120]}",
+            "run the command by hand and read the remark",
+        )
 
 
 def _read_topology_tables(draft: smi.Draft, text: str) -> None:
@@ -761,6 +787,7 @@ def _read_partition_tables(draft: smi.Draft, text: str) -> None:
     documents: list[dict[str, Any]] = []
     head: list[str] = []
     odd: list[str] = []
+    above: list[str] = []
     title = ""
     for line in text.split("\n"):
         tokens = line.split()
@@ -772,8 +799,11 @@ def _read_partition_tables(draft: smi.Draft, text: str) -> None:
             head = [t.lower() for t in tokens]
         elif head and len(tokens) == len(head):
             documents.append(dict(zip(head, tokens, strict=True)))
+        elif not title and not tokens[0].isdecimal():
+            above.append(line.strip())
         elif not title.startswith("ACCELERATOR_PARTITION"):  # whose cells are left empty where they repeat
             odd.append(line.strip())
+    _note_above(draft, above)
     numbered = [(n, d) for d in documents if (n := smi.int_of(d.get("gpu_id"))) is not None and 0 <= n < 4096]
     for number, _document in numbered:
         draft.gpu(number)
@@ -867,6 +897,7 @@ def _read_xgmi_text(draft: smi.Draft, text: str) -> None:
     title = ""
     columns: list[str] = []
     torn: list[str] = []
+    above: list[str] = []
     last: int | None = None
     for line in text.split("\n"):
         tokens = line.split()
@@ -896,8 +927,11 @@ def _read_xgmi_text(draft: smi.Draft, text: str) -> None:
             fact = "xgmi_read_bytes" if tokens[0] == "Read" else "xgmi_write_bytes"
             for peer, amount in enumerate(amounts[: len(peers)]):
                 draft.facts.setdefault(fact, {})[last, peer] = smi.bytes_of(amount, unit="KB")
-        else:
+        elif title or line[0].isspace() or tokens[0].startswith("GPU"):
             torn.append(line.strip())
+        else:
+            above.append(line.strip())
+    _note_above(draft, above)
     if not draft.gpus:
         draft.refuse("collect_truncated", "unknown", "the tables hold no GPU", "capture the tool's whole output")
         return
@@ -1061,6 +1095,7 @@ def _read_monitor_table(draft: smi.Draft, text: str) -> None:
     draft.kind, draft.layout = "amd-smi monitor", "text"
     head: list[str] = []
     odd: list[str] = []
+    above: list[str] = []
     for line in text.split("\n"):
         tokens = line.split()
         if not tokens:
@@ -1068,6 +1103,11 @@ def _read_monitor_table(draft: smi.Draft, text: str) -> None:
         if "GPU" in tokens and "POWER" in tokens:
             head = tokens
             continue
+        if not head and not tokens[0].isdecimal():
+            above.append(line.strip())
+            continue
+        if head and line.strip() == "PROCESS INFO:":
+            break  # `-q` adds a table of processes, whose rows start with a number too
         shift = 1 if head[:1] == ["TIMESTAMP"] else 0
         number = tokens[shift] if len(tokens) > shift else ""
         if not head or not number.isdecimal() or int(number) >= 4096 or not tokens[0].isdecimal():
@@ -1075,6 +1115,10 @@ def _read_monitor_table(draft: smi.Draft, text: str) -> None:
             continue
         gpu = int(number)
         draft.gpu(gpu)
+        cells = re.split(r"\s{2,}", line.strip())
+        activity = dict(zip(head, cells, strict=False)) if len(cells) == len(head) else {}
+        if "GFX%" in head or "GFX_UTIL" in head:
+            _fact(draft, "gpu_use_percent", gpu, smi.int_of(activity.get("GFX%", activity.get("GFX_UTIL"))))
         if "VRAM_USAGE" in head:
             match = re.search(r"([\d.]+)\s*/\s*([\d.]+)\s*([KMGTP]B)\s*$", line)
             used, total = (f"{match.group(i)} {match.group(3)}" if match else None for i in (1, 2))
@@ -1082,6 +1126,7 @@ def _read_monitor_table(draft: smi.Draft, text: str) -> None:
         elif head[-2:] == ["VRAM_USED", "VRAM_TOTAL"]:
             match = re.search(r"(\d+)\s+MB\s+(\d+)\s+MB\s*$", line)
             _memory(draft, gpu, *(f"{match.group(i)} MB" if match else None for i in (1, 2)))
+    _note_above(draft, above)
     if odd:
         draft.note(
             "collect_noise",
@@ -1114,7 +1159,7 @@ def _read_processes(draft: smi.Draft, documents: Numbered) -> None:
                         "vram": smi.bytes_of(_take(info, "memory_usage", "vram_mem"), unit="B"),
                     }
                 )
-            elif not (isinstance(info, str) and re.search(r"[Nn]o running process", info)):
+            elif not re.search(r"[Nn]o running process", str(info.get("none") if isinstance(info, Mapping) else info)):
                 processes = None
         if processes is None:
             unread.append(f"processes of GPU {number}")
@@ -1138,15 +1183,15 @@ def _read_bare_table(draft: smi.Draft, text: str) -> None:
             draft,
             {"tool": version.group(1), "library": None, "rocm": version.group(3), "amdgpu": version.group(2)},
         )
-    pending: tuple[str, str] | None = None
+    pending: tuple[str, str, str] | None = None
     bdfs: dict[int, set[str]] = {}
     torn = 0
     for line in text.split("\n"):
-        first = re.match(r"^\|\s+([0-9a-fA-F]{4,8}(?::[0-9a-fA-F]{2}){2}\.[0-7])\s+(.*?)\s*\|", line)
+        first = re.match(r"^\|\s+([0-9a-fA-F]{4,8}(?::[0-9a-fA-F]{2}){2}\.[0-7])\s+(.*?)\s*\|(.*)", line)
         second = re.match(r"^\|\s+(\d+)\s+(\d+|N/A)\s+(\d+|N/A)\s+(\S+)\s*\|(.*)\|\s*$", line)
         if first:
             torn += pending is not None
-            pending = (first.group(1), first.group(2))
+            pending = (first.group(1), first.group(2), first.group(3))
         elif second and pending is not None:
             number = int(second.group(1))
             if number >= 4096 or number in draft.gpus:
@@ -1160,6 +1205,10 @@ def _read_bare_table(draft: smi.Draft, text: str) -> None:
             draft.set_partition(number, compute=_mode(compute), memory=_mode(memory))
             used = re.search(r"(\d+)/(\d+) MB", second.group(5))
             _memory(draft, number, f"{used.group(1)} MB" if used else None, f"{used.group(2)} MB" if used else None)
+            # Mem-Uti, Temp, UEC (uncorrectable errors), Power-Usage. A word that cannot be told is N/A.
+            errors = re.match(r"\s*(?:\d+ ?%|N/A)\s+(?:\d+ ?\S*C|N/A)\s+(\d+)\s", pending[2])
+            total = int(errors.group(1)) if errors else None
+            _fact(draft, "ecc_total", number, {"correctable": None, "uncorrectable": total, "deferred": None})
             activity = re.match(r"\s*(\d+) ?%", second.group(5))
             _fact(draft, "gpu_use_percent", number, int(activity.group(1)) if activity else None)
             pending = None
@@ -1167,8 +1216,7 @@ def _read_bare_table(draft: smi.Draft, text: str) -> None:
         draft.refuse("collect_truncated", "unknown", "the table has no GPU", "capture the tool's whole output")
         return
     draft.collects |= {"gpu_count", "bdf", "partition", "vram"}
-    if "No running processes found" in text:
-        draft.facts |= {"processes": dict.fromkeys(sorted(draft.gpus), ()), "vram_busy": frozenset()}
+    _read_bare_processes(draft, text)
     if torn or pending is not None:
         draft.note(
             "collect_truncated",
@@ -1178,3 +1226,15 @@ def _read_bare_table(draft: smi.Draft, text: str) -> None:
         )
     smi.check_numbers(draft, draft.gpus)
     _fill_bdfs(draft, bdfs, list(draft.gpus), expected=True)
+
+
+def _read_bare_processes(draft: smi.Draft, text: str) -> None:
+    """Read the second box, one row a process and GPU; a box that is not there leaves the processes unknown."""
+    box = text.partition("Processes:")[2]
+    rows = re.findall(r"^\|\s+(\d{1,4})\s+(\d{1,10})\s+(\S.*?)\s{2,}.*\|\s*$", box, re.MULTILINE)
+    if not rows and "No running processes found" not in box:
+        return
+    found: dict[int, tuple[dict[str, Any], ...]] = dict.fromkeys(sorted(draft.gpus), ())
+    for gpu, pid, name in rows:
+        found[int(gpu)] = (*found.get(int(gpu), ()), {"pid": int(pid), "name": smi.text_of(name), "vram": None})
+    draft.facts |= {"processes": found, "vram_busy": frozenset(n for n, p in found.items() if p)}

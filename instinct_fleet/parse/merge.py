@@ -10,7 +10,9 @@ none. A source that shows another number of GPUs is not used, and that is a find
 
 ``link_status``    U, D, X or None of each XGMI port
 ``ecc``            XGMI_WAFL block: ``{"correctable", "uncorrectable"}``, each a count or None
-``pcie_link``      ``{"speed_gts", "width", "fatal_error"}``, the values None where not known
+``ecc_hard``       uncorrectable errors by block other than XGMI_WAFL; those that no block accounts for as ``TOTAL``
+``pcie_link``      ``{"speed_gts", "width", "max_speed_gts", "max_width"}``, None where not known; ``fatal_error`` and
+                   ``downgraded`` are there where lspci says so
 ``vram_used``      bytes in use or None
 ``vram_busy``      (set of numbers) GPUs that a process uses; None where processes could not be read
 ``numa_nearest``   node with the lightest link, by KFD
@@ -542,6 +544,8 @@ class _Merger:
         """Bring the facts of the readings under our numbers."""
         status: dict[int, tuple[Any, ...]] = {}
         ecc: dict[int, dict[str, Any]] = {}
+        hard: dict[int, dict[str, int]] = {}
+        totals: dict[int, int] = {}
         used: dict[int, int | None] = {}
         nearest: dict[int, int | None] = {}
         firmware: dict[int, str | None] = {}
@@ -559,6 +563,12 @@ class _Merger:
             for index, counts in ours("ecc"):
                 if isinstance(counts, Mapping):
                     ecc[index] = _worse(ecc.get(index), counts)
+            for index, blocks in ours("ecc_blocks"):
+                for block, counts in blocks.items() if isinstance(blocks, Mapping) else ():
+                    _count_hard(hard, index, block, counts)
+            for index, counts in ours("ecc_total"):
+                total = counts.get("uncorrectable") if isinstance(counts, Mapping) else None
+                totals[index] = max(totals.get(index, 0), total or 0)
             for index, amount in ours("vram_used"):
                 used[index] = _more(used.get(index), amount)
             for index, node in ours("numa_nearest"):
@@ -567,7 +577,10 @@ class _Merger:
                 firmware.setdefault(index, version)
             if "vram_busy" in reading.facts:
                 busy = (busy or set()) | {i for number in reading.facts["vram_busy"] for i in numbers.get(number, ())}
-        self._facts_by_address(ecc, used)
+        self._facts_by_address(ecc, hard, used)
+        for index, total in totals.items():
+            if total > sum(hard.get(index, {}).values()):
+                hard.setdefault(index, {})["TOTAL"] = total
         for reading, numbers in zip(self.readings, self.numbers, strict=True):
             if reading.kind == "kfd":
                 for gpu, node in zip(reading.gpus, reading.facts.get("nearest_cpu_node", ()), strict=False):
@@ -578,6 +591,7 @@ class _Merger:
         self.facts |= {
             "link_status": status,
             "ecc": ecc,
+            "ecc_hard": {i: {b: n for b, n in blocks.items() if b != "XGMI_WAFL"} for i, blocks in hard.items()},
             "vram_used": used,
             "vram_busy": frozenset(busy) if busy is not None else None,
             "numa_nearest": nearest,
@@ -596,7 +610,9 @@ class _Merger:
     def _unbound(self) -> tuple[str, ...]:
         return tuple(sorted({bdf for r in self.readings for bdf in r.facts.get("without_driver", ())}))
 
-    def _facts_by_address(self, ecc: dict[int, dict[str, Any]], used: dict[int, int | None]) -> None:
+    def _facts_by_address(
+        self, ecc: dict[int, dict[str, Any]], hard: dict[int, dict[str, int]], used: dict[int, int | None]
+    ) -> None:
         """Facts of the PCI tree and of lspci, which name devices by address."""
         links: dict[int, dict[str, Any]] = {}
         acs: dict[str, bool | None] = {}
@@ -616,18 +632,23 @@ class _Merger:
 
             for index, link in ours("pcie"):
                 if link and index not in links:
-                    links[index] = {"speed_gts": link.get("speed_gts"), "width": link.get("width")}
+                    links[index] = {key: link.get(key) for key in ("speed_gts", "width", "max_speed_gts", "max_width")}
                 elif link:
                     _slowest(links[index], link)
             for bdf in reading.facts.get("pcie_fatal", ()):
                 for index in index_of.get(bdf, ()):
                     links.setdefault(index, {})["fatal_error"] = True
+            for bdf in reading.facts.get("pcie_downgraded", ()):
+                for index in index_of.get(bdf, ()):
+                    links.setdefault(index, {})["downgraded"] = True
             for index, amount in ours("vram_used_bytes"):
                 used[index] = _more(used.get(index), amount)
             for index, blocks in ours("ras"):
                 counts = _ras(blocks)
                 if counts is not None:
                     ecc[index] = _worse(ecc.get(index), counts)
+                for block, count in blocks.items() if isinstance(blocks, Mapping) else ():
+                    _count_hard(hard, index, block, {"uncorrectable": count.get("ue")})
             acs |= reading.facts.get("acs", {})
             gpu_nic |= reading.facts.get("gpu_nic", {})
         self.facts |= {"pcie_link": links, "acs": acs, "gpu_nic": gpu_nic}
@@ -671,6 +692,14 @@ def _ras(blocks: Any) -> dict[str, Any] | None:
     """Return the XGMI_WAFL counters of the kernel's ``ras`` folder."""
     counts = blocks.get("xgmi_wafl") if isinstance(blocks, Mapping) else None
     return {"correctable": counts.get("ce"), "uncorrectable": counts.get("ue")} if counts else None
+
+
+def _count_hard(hard: dict[int, dict[str, int]], index: int, block: str, counts: Any) -> None:
+    """Keep the uncorrectable errors of one block; of two sources the higher count."""
+    count = counts.get("uncorrectable") if isinstance(counts, Mapping) else None
+    if count:
+        blocks = hard.setdefault(index, {})
+        blocks[block.upper()] = max(blocks.get(block.upper(), 0), count)
 
 
 def _more(a: int | None, b: int | None) -> int | None:

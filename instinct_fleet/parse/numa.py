@@ -115,6 +115,13 @@ def _parse_lscpu(text: str) -> Reading:
     if expected != len(cpus):
         lost.append(f"{len(cpus)} NUMA nodes have a CPU list, `NUMA node(s)` is {expected}")
     online = _field(text, r"CPU\(s\)")
+    # CPU(s) counts those that are present; with SMT switched off (nosmt) half of them are offline and on no node.
+    offline = re.search(r"^Off-line CPU\(s\) list:[ \t]*(\S+)\s*$", text, re.M)
+    if online is not None and offline:
+        try:
+            online -= len(parse_cpu_list(offline[1]))
+        except ValueError as exc:
+            lost.append(f"Off-line CPU(s) list: {exc}")
     listed_cpus = sum(map(len, cpus.values()))
     if online is not None and cpus and online != listed_cpus:
         lost.append(f"CPU(s) is {online}, the NUMA nodes list {listed_cpus}")

@@ -10,7 +10,7 @@ RCCL does. Facts that a reading holds; every key that is an address is ``dddd:bb
 ``pcie_fatal``       addresses whose device status has ``FatalErr+``
 ``pcie_downgraded``  addresses that ``lspci`` marks ``(downgraded)``
 ``drivers``          GPU address -> kernel driver, None for a GPU that no driver took
-``without_driver``   addresses of such GPUs
+``without_driver``   addresses of GPUs that amdgpu does not hold
 ``acs``              bridge address -> whether access control redirects peer traffic
 ``nics``             addresses of network cards
 ``nic_numa``         network card address -> NUMA node or None
@@ -19,6 +19,8 @@ RCCL does. Facts that a reading holds; every key that is an address is ``dddd:bb
 ``vram_used_bytes``  GPU address -> bytes in use
 ``ras``              GPU address -> block -> ``{"ue": n, "ce": n}``
 ``probe_failed``     (dmesg) address -> what amdgpu said while it failed to take the GPU
+``gpu_failed``       (dmesg) address, or ``dmesg`` where the line has none -> failures of a GPU that had a driver
+``gpu_reset``        (dmesg) the same -> resets that began
 """
 
 from __future__ import annotations
@@ -75,8 +77,21 @@ _PROBE_FAILED = re.compile(
     r"|failed to (?:init|load)|finishing device with error).*)",
     re.I,
 )
-#: Lower case words that mark a text as a kernel log about amdgpu.
-_DMESG = re.compile(r"^(?:\[[\s\d.]+\]\s*)?(?:\S+ \S+ kernel: )?(?:\[[\s\d.]+\]\s*)?(?:\[drm\] )?amdgpu[ :]", re.M)
+#: What amdgpu, or PCI for it, says of a GPU that failed at run time. Source: ROCm node-scraper's list for dmesg.
+_FAILED_LATER = re.compile(
+    r"\bring \S+ timeout|GPU reset\S* failed|GPU [Rr]ecovery [Ff]ailed"
+    r"|(?<!\b0 )(?<!\b0 new )uncorrectable hardware error"
+    r"|XGMI: .*[Ff]ail|MES failed to respond|GPU [Hh]ang|HW [Ee]xception by GPU|device lost from bus"
+    r"|IP block \S+ failed|AER: .*\((?:Non-)?Fatal\)|AER: device recovery failed|severity=Uncorrected",
+)
+_RESET = re.compile(r"GPU reset begin")
+_ANY_BDF = re.compile(r"\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]\b")
+#: A line of amdgpu in a kernel log, as dmesg prints it (also with -T, -x, --time-format iso) and journalctl -k.
+_DMESG = re.compile(
+    r"^(?:<\d{1,3}>)?(?:\w+ *:\w+ *: ?)?(?:\[[^\]\n]{1,40}\]\s*|\d{4}-\d\d-\d\dT\S+ )?(?:.{0,80}?kernel: )?"
+    r"(?:\[[\s\d.]+\]\s*)?(?:\[drm\] |\[drm:amdgpu_\w+ )?(?:amdgpu[ :]|\[amdgpu\]\])",
+    re.M,
+)
 
 
 def strip_partition(bdf: str) -> str:
@@ -250,6 +265,11 @@ def _parse_verbose(lines: Sequence[str], stderr: str) -> Reading:
     fatal = [d.key for d in devices if d.first(r"DevSta:.*\bFatalErr\+")]
     keys = [d.key for d in cards]
     repeated = sorted({key for key in keys if keys.count(key) > 1})
+    gone = [d.key for d in cards if "(rev ff)" in d.name]
+    if gone:
+        message = f"{', '.join(gone)} reads as (rev ff): the GPU does not answer on the bus"
+        remedy = "power-cycle the node; if it stays, the GPU or its slot needs service"
+        findings.append(note("collect_unexpected", "error", TOOL, message, remedy=remedy))
     if repeated:
         message = f"{', '.join(repeated)} listed more than once; expected each device once"
         findings.append(note("collect_inconsistent", "error", TOOL, message))
@@ -284,12 +304,17 @@ def _parse_verbose(lines: Sequence[str], stderr: str) -> Reading:
             "pcie_fatal": tuple(sorted(fatal)),
             "pcie_downgraded": tuple(downgraded),
             "drivers": drivers,
-            "without_driver": tuple(key for key, driver in drivers.items() if driver is None),
+            "without_driver": _not_held(drivers),
             "acs": bridges,
         },
         collects=frozenset(collects),
         findings=(*findings, *_noise(stderr)),
     )
+
+
+def _not_held(drivers: Mapping[str, str | None]) -> tuple[str, ...]:
+    """Return the GPUs that amdgpu does not hold: without a driver, or kept for a guest by vfio-pci."""
+    return tuple(bdf for bdf, driver in drivers.items() if driver != "amdgpu")
 
 
 def _link(device: _Device) -> dict[str, Any] | None:
@@ -387,12 +412,20 @@ def _dmesg_like(text: str) -> bool:
 
 
 def _parse_dmesg(text: str) -> Reading:
-    """Read amdgpu's failures to take a GPU out of a kernel log."""
+    """Read amdgpu's failures to take a GPU, and those at run time, out of a kernel log."""
     failed: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        match = _PROBE_FAILED.search(line[:2000])
+    later: dict[str, list[str]] = {}
+    resets: dict[str, list[str]] = {}
+    for line in (whole[:2000] for whole in text.splitlines()):
+        bdf = _ANY_BDF.search(line)
+        subject = bdf[0].lower() if bdf else "dmesg"
+        match = _PROBE_FAILED.search(line)
         if match:
             failed.setdefault(match["bdf"].lower(), []).append(quote(line))
+        elif _FAILED_LATER.search(line):
+            later.setdefault(subject, []).append(quote(line))
+        elif _RESET.search(line):
+            resets.setdefault(subject, []).append(quote(line))
     findings = [
         note(
             "collect_driver_not_loaded",
@@ -407,7 +440,11 @@ def _parse_dmesg(text: str) -> Reading:
         kind="dmesg",
         tool="dmesg",
         layout="kernel log",
-        facts={"probe_failed": {bdf: tuple(said) for bdf, said in sorted(failed.items())}},
+        facts={
+            "probe_failed": {bdf: tuple(said) for bdf, said in sorted(failed.items())},
+            "gpu_failed": {bdf: tuple(said) for bdf, said in sorted(later.items())},
+            "gpu_reset": {bdf: tuple(said) for bdf, said in sorted(resets.items())},
+        },
         collects=frozenset(("driver",)) if failed else frozenset(),
         findings=tuple(findings),
     )
@@ -471,7 +508,7 @@ def from_probe(pci: Mapping[str, Any]) -> Reading:
             "pci_paths": paths,
             "pcie": {bdf: _worst_link(bdf, devices, paths) for bdf in cards},
             "drivers": drivers,
-            "without_driver": tuple(bdf for bdf, driver in drivers.items() if driver is None),
+            "without_driver": _not_held(drivers),
             "nics": tuple(nics),
             "nic_numa": {bdf: numa[bdf] for bdf in nics},
             "vram_used_bytes": {bdf: _whole(devices[bdf].get("mem_info_vram_used")) for bdf in cards},

@@ -41,8 +41,8 @@ KIND = TOOL = "rccl-tests"
 _HEADING = re.compile(r"^#\s+size\s+count\b.*\bbusbw\b.*$", re.M | re.I)
 _ROW = re.compile(r"^\s*\d{1,18}\s+\d{1,18}\s+[a-z]\w*\s")
 _DEVICE = re.compile(
-    r"^#\s+Rank\s+(?P<rank>\d{1,9})\s.*?\bon\s+(?P<host>\S+)\s+device\s+(?P<device>\d{1,9})"
-    r"\s+\[(?P<bdf>[^\]]*)\]\s+(?P<name>.*?)\s*$",
+    r"^#[ \t]+Rank[ \t]+(?P<rank>\d{1,9})[ \t].*?\bon[ \t]+(?P<host>\S+)[ \t]+device[ \t]+(?P<device>\d{1,9})"
+    r"[ \t]+\[(?P<bdf>[^\]\n]*)\][ \t]*(?P<name>.*?)[ \t]*$",
     re.M,
 )
 _ASKED = re.compile(
@@ -89,8 +89,13 @@ class Row:
     in_place: Measure | None
 
 
+#: ``mpirun --tag-output`` puts the rank and the stream before each line.
+_TAG = re.compile(r"^\[\d+,\d+\]<std(?:out|err)>: ?", re.M)
+
+
 def sniff(text: str) -> bool:
     """Tell whether a text is from rccl-tests, as text or as JSON."""
+    text = _TAG.sub("", text)
     if _HEADING.search(text) or _AVERAGE.search(text) or _BOUNDS.search(text) or "# nThread" in text:
         return True
     return '"busBw"' in text and '"inPlace"' in text
@@ -98,6 +103,7 @@ def sniff(text: str) -> bool:
 
 def parse(text: str, *, stderr: str = "", rc: int | None = None) -> Reading:
     """Read a run of rccl-tests. A run that failed after some rows is kept, with a finding."""
+    text = _TAG.sub("", text)
     if '"busBw"' in text and '"inPlace"' in text:
         reading = _parse_json(text)
     elif any(_ROW.match(line) for line in text.splitlines()) and sniff(text):
@@ -305,7 +311,7 @@ def _reading(
             "ranks": ranks,
             "ranks_source": source,
             "hosts": hosts,
-            "devices": tuple(sorted({device["name"] for device in devices})),
+            "devices": tuple(sorted({device["name"] for device in devices if device["name"]})),
             "out_of_bounds": bounds,
             "error_column": error_column,
             "average": average,

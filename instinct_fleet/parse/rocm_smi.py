@@ -133,6 +133,15 @@ def _read_json(draft: smi.Draft, text: str) -> None:
             elif "PCI Bus" in str(key):
                 draft.gpu(number)["bdf"] = smi.bdf_of(value)
                 draft.collects.add("bdf")
+    if not (tables or nodes or affinities or "bdf" in draft.collects):
+        keys = sorted({str(key) for card in cards.values() for key in card})
+        draft.refuse(
+            "collect_unrecognised",
+            "unknown",
+            f"the JSON holds cards but nothing of links, NUMA nodes or addresses, only {smi.some(keys) or 'no key'}",
+            "capture `rocm-smi --showtopo --json` or `rocm-smi --showbus --json`",
+        )
+        return
     for number in numbers:
         draft.gpu(number)
     if "bdf" in draft.collects and not (tables or nodes or affinities):

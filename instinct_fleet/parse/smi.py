@@ -221,7 +221,19 @@ RULES: tuple[Rule, ...] = (
     Rule(
         # A box of asterisks, a remark for who watches, the prompt of who captured.
         r"^\*{20,}\s*$|^\*\* WARNING:\s+\*\*\s*$|'CTRL' \+ 'C' to stop watching"
-        r"|^(\S+@\S+[^#$]*)?[#$>] *(sudo +)?(\S*/)?(amd-smi|rocm-smi)\b",
+        r"|^(\S+@\S+[^#$]*|~ *)?[#$>] *(sudo +)?(\S*/)?(amd-smi|rocm-smi)\b"
+        r"|^\(?\[?[\w.-]+@[\w.-]+[^#$%]*[#$%](?: .*)?$|^~? *[#$>%] *$|^```\w*$",
+        "",
+        None,
+        None,
+        "",
+        "",
+    ),
+    Rule(
+        # What sudo and the shell say of themselves before the tool starts.
+        r"^\[sudo\] password for |^sudo: unable to resolve host |^We trust you have received the usual lecture"
+        r"|^Administrator\. It usually boils down|^\s+#[123]\) \w+|^For security reasons, the password you type"
+        r"|setlocale: |^perl: warning: ",
         "",
         None,
         None,
@@ -375,7 +387,7 @@ def tidy(text: str) -> str:
 
 #: A line of a table or a document, which no rule may take away although an error text stands in a cell.
 _DATA_LINE = re.compile(
-    r"^(?!\s*\[(?:output|\.\.\.|[A-Z]))\s*(?:[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]\s|[\[\]{}\",]|GPU\d+\s+\S+\s)"
+    r"^(?!\s*\[(?:output|\.\.\.|[A-Z]|sudo\]|[\w.-]+@))\s*(?:[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]\s|[\[\]{}\",]|GPU\d+\s+\S+\s)"
     r"|^\s*GPU\[\d+\]\s*: (?!get_)"
 )
 

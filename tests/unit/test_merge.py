@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +12,10 @@ from support.bundle import command, probe
 from support.nodes import topology
 from support.profile import PROFILES, Pair, Profile, mi210_2x4, mi300x_8, mi300x_cpx_64, mi308x_8
 from support.render_smi import amd_smi_topology_json, rocm_smi_json
+from support.render_smi_text import amd_smi_bare_text
 
 from instinct_fleet.model import Gpu, Link, NumaNode, Topology
+from instinct_fleet.parse import read
 from instinct_fleet.parse.base import Evidence, Reading
 from instinct_fleet.parse.merge import evidence_from_probe, iommu_mode, merge
 
@@ -287,6 +290,25 @@ def test_worse_of_two_counters_counts() -> None:
     bdf = mi300x_8().bdfs[3]
     bundle["pci"][bdf]["ras"] = {"xgmi_wafl_err_count": "ue: 2\nce: 0\n"}
     assert evidence_from_probe(bundle).facts["ecc"][3] == {"correctable": 0, "uncorrectable": 2}
+
+
+def test_uncorrectable_errors_outside_xgmi_are_kept_by_block() -> None:
+    faulty = evidence_from_probe(probe(mi300x_8().with_faults("ecc_uncorrectable"))).facts["ecc_hard"]
+    assert faulty == {0: {"UMC": 3}}  # sysfs says more than amd-smi
+    assert evidence_from_probe(probe(mi300x_8())).facts["ecc_hard"] == {}
+    assert not evidence_from_probe(probe(mi300x_8().with_faults("xgmi_down"))).facts["ecc_hard"][0]
+
+
+def test_a_total_of_uncorrectable_errors_counts_where_no_block_accounts_for_it() -> None:
+    def hard(text: str) -> Any:
+        return merge([read(text)], whole=False, subject="node").facts["ecc_hard"]
+
+    total = "GPU: 0\n    ECC:\n        TOTAL_CORRECTABLE_COUNT: 0\n        TOTAL_UNCORRECTABLE_COUNT: {}\n"
+    assert hard(total.format(2)) == {0: {"TOTAL": 2}}
+    assert hard(total.format(0)) == hard(total.format("N/A")) == {}
+    table = amd_smi_bare_text(mi300x_8(), "7.0")[0]
+    assert hard(table) == {}
+    assert hard(re.sub(r"(\S*C +)0 ", r"\g<1>7 ", table, count=1)) == {0: {"TOTAL": 7}}
 
 
 def test_a_json_capture_of_rocm_smi_counts_before_its_text() -> None:

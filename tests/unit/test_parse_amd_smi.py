@@ -612,3 +612,113 @@ def test_several_processes_of_a_gpu_in_text() -> None:
     assert reading.complete
     assert [p["pid"] for p in reading.facts["processes"][0]] == [41, 42]
     assert reading.facts["vram_busy"] == {0}
+
+
+#: What the shell, sudo and a login print around a command whose output a person kept.
+AROUND = {
+    "prompt": ("root@node:~# sudo amd-smi list\n", "root@node:~# \n"),
+    "bracketed prompt": ("[me@node ~]$ amd-smi list\n", "[me@node ~]$\n"),
+    "bare prompt": ("~$ amd-smi list\n", "$\n"),
+    "fence": ("```text\n", "```\n"),
+    "sudo": ("sudo: unable to resolve host node7: Name or service not known\n[sudo] password for me: \n", ""),
+    "lecture": ("Administrator. It usually boils down to these three things:\n\n    #1) Respect the privacy.\n", ""),
+    "locale": ("bash: warning: setlocale: LC_ALL: cannot change locale (en_US.UTF-8)\n", ""),
+}
+TEXTS = {
+    "list": lambda profile: people.as_text(smi.amd_smi_list_json(profile, "6.3")),
+    "monitor": lambda profile: people.amd_smi_monitor_text(profile, "6.4"),
+    "xgmi": lambda profile: people.amd_smi_xgmi_metric_text(profile, "6.3"),
+    "partition": lambda profile: people.amd_smi_partition_text(profile, "7.0"),
+    "topology": lambda profile: smi.amd_smi_topology_text(profile, "6.2"),
+    "topology json": lambda profile: smi.amd_smi_topology_json(profile, "7.0"),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("text", TEXTS)
+def test_what_the_shell_says_around_the_data_is_no_finding(text: str, around: str) -> None:
+    before, after = AROUND[around]
+
+    reading = read(before + TEXTS[text](PROFILES["mi300x_8"]())[0].rstrip("\n") + "\n" + after)
+
+    assert (reading.complete, reading.findings) == (True, ())
+    assert len(reading.gpus) == 8
+
+
+@pytest.mark.parametrize("text", ["list", "monitor", "xgmi", "partition", "topology"])
+def test_a_remark_above_the_data_hides_none_of_it(text: str) -> None:
+    reading = read("Last login: Mon Jan  5 10:00:00 from node1\n" + TEXTS[text](PROFILES["mi300x_8"]())[0])
+
+    assert reading.complete
+    assert [(f.code, f.severity) for f in reading.findings] == [("collect_noise", "warning")]
+
+
+@pytest.mark.parametrize("text", ["list", "monitor", "xgmi", "partition"])
+def test_data_without_its_heading_is_still_a_hole(text: str) -> None:
+    whole = TEXTS[text](PROFILES["mi300x_8"]())[0]
+
+    reading = read("    12  N/A  torn off\n" + whole)
+
+    assert not reading.complete
+
+
+def test_a_cut_document_before_a_prompt_is_still_cut() -> None:
+    text = smi.amd_smi_topology_json(PROFILES["mi300x_8"](), "7.0")[0]
+
+    reading = read(text[: text.index('"weight"') + 9] + "\nroot@node:~# ")
+
+    assert codes(reading) == ["collect_truncated"]
+
+
+def test_the_cpus_of_an_apu_and_its_power_policies_are_no_noise() -> None:
+    """amd-smi README, example of ``amd-smi static`` on MI300A."""
+    text = people.as_text(smi.amd_smi_static_json(PROFILES["mi300a_4"](), "6.2"))[0]
+    policies = "".join(f"            POLICY_ID: {n}\n            POLICY_DESCRIPTION: plpd_{n}\n" for n in range(3))
+    section = f"    XGMI_PLPD:\n        NUM_SUPPORTED: 3\n        PLPDS:\n{policies}"
+    clean = read(text)
+
+    reading = read(
+        "CPU: 0\n    SMU:\n        FW_VERSION: 85.90.0\n\n" + text.replace("    ASIC:\n", section + "    ASIC:\n")
+    )
+
+    assert (reading.complete, reading.findings) == (True, ())
+    assert (reading.gpus, reading.facts) == (clean.gpus, clean.facts)
+
+
+def test_no_process_may_stand_on_a_line_of_its_own() -> None:
+    text = "GPU: 0\n    PROCESS_INFO:\n        NAME: python3\n        PID: 12\n        MEMORY_USAGE:\n"
+    text += "            VRAM_MEM: 4.0 GB\n\nGPU: 1\n    PROCESS_INFO:\n        No running processes detected\n"
+
+    reading = read(text)
+
+    assert (reading.complete, reading.findings) == (True, ())
+    assert reading.facts["vram_busy"] == {0}
+    assert reading.facts["processes"][1] == ()
+
+
+def test_the_processes_below_a_monitor_table_are_not_its_rows() -> None:
+    """``amd-smi monitor -q``."""
+    processes = "\nPROCESS INFO:\nGPU  NAME  PID  GTT_MEM  MEM_USAGE\n  0  rvs  1564865  0.0 B  1.1 GB\n"
+
+    reading = read(people.amd_smi_monitor_text(PROFILES["mi300x_8"](), "6.4")[0] + processes)
+
+    assert (reading.complete, reading.findings) == (True, ())
+    assert len(reading.gpus) == 8
+
+
+def test_the_use_of_a_monitor_table_is_read() -> None:
+    reading = read(people.amd_smi_monitor_text(PROFILES["mi300x_8"](), "6.4")[0].replace("0 %", "93 %", 1))
+
+    assert [reading.facts["gpu_use_percent"][i] for i in range(8)] == [93, *[0] * 7]
+
+
+def test_the_processes_of_the_bare_table_say_which_gpus_are_busy() -> None:
+    none = people.amd_smi_bare_text(PROFILES["mi300x_8"](), "7.0")[0]
+    row = "|    1     250236  python3.12             7.9 MB    2.6 GB     2.8 GB  N/A     |"
+    some = none.replace(f"|{'  No running processes found':<78}|", row)
+    gone = none.replace(f"|{'  No running processes found':<78}|\n", "")
+
+    assert read(none).facts["vram_busy"] == frozenset()
+    assert read(some).facts["vram_busy"] == {1}
+    assert read(some).facts["processes"][1][0]["pid"] == 250236
+    assert "vram_busy" not in read(gone).facts

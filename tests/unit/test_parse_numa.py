@@ -133,3 +133,11 @@ def test_what_shows_no_nodes_is_refused(text: str, stderr: str, rc: int, code: s
 
     assert reading.refused
     assert [(f.code, f.severity) for f in reading.findings] == [(code, severity)]
+
+
+@pytest.mark.parametrize(("offline", "complete"), [("4-7", True), ("4-6", False), ("4-", False)])
+def test_offline_cpus_are_on_no_node(offline: str, complete: bool) -> None:
+    text = f"CPU(s): 8\nOn-line CPU(s) list: 0-3\nOff-line CPU(s) list: {offline}\nThread(s) per core: 1\n"
+    text += "Socket(s): 2\nNUMA node(s): 2\nNUMA node0 CPU(s): 0,1\nNUMA node1 CPU(s): 2,3\n"
+
+    assert numa.parse(text).complete is complete

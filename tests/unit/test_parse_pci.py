@@ -7,7 +7,9 @@ from support.profile import PROFILES, mi300x_8
 from support.render_sys import device_paths, render_commands
 from support.tree import sections
 
-from instinct_fleet.parse import pci
+from instinct_fleet.parse import pci, read
+from instinct_fleet.parse.merge import merge
+from instinct_fleet.structure import structural
 
 LSPCI = "lspci -D -vv -d 1002:"
 ROOT = "/sys/devices/pci0000:00/0000:00:01.1"
@@ -221,3 +223,90 @@ def test_what_is_no_listing_is_refused(text: str, stderr: str, rc: int, code: st
 
     assert reading.refused
     assert [(f.code, f.severity) for f in reading.findings] == [(code, "error")]
+
+
+#: How one line of amdgpu stands in the kernel logs that people keep.
+PREFIXES = {
+    "dmesg": "[   12.345678] ",
+    "dmesg -T": "[Mon Jan  5 10:00:00 2026] ",
+    "dmesg -x": "kern  :err   : [   12.345678] ",
+    "dmesg iso": "kern  :err   : 2026-01-07T10:00:15,890123-06:00 ",
+    "journalctl": "Jan 05 10:00:00 node1 kernel: ",
+    "journalctl iso": "2026-01-05T10:00:00+0000 node1 kernel: ",
+    "syslog": "Jan  5 10:00:00 node1 kernel: [   12.345678] ",
+    "raw": "<3>[   12.345678] ",
+}
+
+
+def judged(text: str) -> list[tuple[str, str, str]]:
+    evidence = merge([read(text)], whole=False, subject="node")
+    return [(f.code, f.severity, f.subject) for f in structural(evidence) if f.severity != "info"]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+def test_a_kernel_log_is_known_however_it_was_kept(prefix: str) -> None:
+    good = f"{prefix}amdgpu 0000:05:00.0: amdgpu: Fetched VBIOS from VRAM BAR\n"
+    bad = f"{prefix}amdgpu 0000:22:00.0: probe with driver amdgpu failed with error -22\n"
+
+    assert read(good).kind == "dmesg"
+    assert judged(good) == []
+    assert judged(good + bad) == [("collect_driver_not_loaded", "error", "0000:22:00.0")]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+@pytest.mark.parametrize(
+    ("said", "subject"),
+    [
+        ("amdgpu 0000:68:00.0: {1}uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!", "0000:68:00.0"),
+        ("amdgpu 0000:68:00.0: amdgpu: 2 new uncorrectable hardware errors detected in umc block", "0000:68:00.0"),
+        ("amdgpu 0000:68:00.0: amdgpu: GPU reset(1) failed", "0000:68:00.0"),
+        ("amdgpu 0000:68:00.0: amdgpu: XGMI: Set topology failure on device 1, hive 2, ret -22", "0000:68:00.0"),
+        ("[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring sdma0 timeout, signaled seq=1, emitted seq=3", "dmesg"),
+    ],
+)
+def test_a_failure_of_a_driven_gpu_in_the_kernel_log_is_an_error(prefix: str, said: str, subject: str) -> None:
+    assert judged(f"{prefix}{said}\n") == [("gpu_failed", "error", subject)]
+
+
+def test_a_reset_alone_leaves_the_gpu_unknown_and_no_errors_are_none() -> None:
+    start = "[  100.1] amdgpu 0000:68:00.0: amdgpu: "
+
+    assert judged(f"{start}GPU reset begin!\n") == [("gpu_failed", "unknown", "0000:68:00.0")]
+    assert judged(f"{start}0 uncorrectable hardware errors detected in umc block\n") == []
+    assert judged(f"{start}3 correctable hardware errors detected in umc block\n") == []
+
+
+GOOD_LINK = "\t\tDevSta: CorrErr- NonFatalErr- FatalErr- UnsupReq-\n\t\tLnkSta: Speed 32GT/s, Width x16\n"
+CARD = (
+    "0000:05:00.0 VGA compatible controller [0300]: Advanced Micro Devices, Inc. [AMD/ATI] Device [1002:73bf]\n"
+    "\t\tDevSta: CorrErr- NonFatalErr- FatalErr- UnsupReq-\n"
+    "\t\tLnkCap: Port #0, Speed 16GT/s, Width x16, ASPM L0s L1\n"
+    "\t\tLnkSta: Speed {}GT/s, Width x{}\n"
+    "\tKernel driver in use: amdgpu\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (GOOD_LINK * 8, []),
+        (GOOD_LINK * 7 + GOOD_LINK.replace("FatalErr- Unsup", "FatalErr+ Unsup"), ["pcie_fatal_error"]),
+        (GOOD_LINK * 7 + GOOD_LINK.replace("32GT/s", "16GT/s (downgraded)"), ["pcie_link_degraded"]),
+        (GOOD_LINK * 7 + GOOD_LINK.replace("x16", "x8 (downgraded)"), ["pcie_link_degraded"]),
+        (CARD.format(16, 16), []),
+        (CARD.format(8, 16), ["pcie_link_degraded"]),
+        (CARD.format(16, 4), ["pcie_link_degraded"]),
+    ],
+)  # fmt: skip
+def test_a_bad_link_is_an_error_though_nothing_names_the_model(text: str, expected: list[str]) -> None:
+    """What ``grep`` leaves of ``lspci -vv`` has no device id, so that no policy is known."""
+    assert [code for code, severity, _subject in judged(text) if severity == "error"] == expected
+
+
+def test_a_gpu_that_does_not_answer_or_that_a_guest_has_is_no_healthy_one() -> None:
+    name = "0000:05:00.0 Processing accelerators: Advanced Micro Devices, Inc. [AMD/ATI] Device 74a1"
+    guest = pci.parse(f"{name}\n\tLnkSta:\tSpeed 32GT/s, Width x16\n\tKernel driver in use: vfio-pci\n")
+
+    assert pci.parse(f"{name}\n").findings == ()
+    assert [f.severity for f in pci.parse(f"{name} (rev ff)\n").findings] == ["error"]
+    assert guest.facts["without_driver"] == ("0000:05:00.0",)

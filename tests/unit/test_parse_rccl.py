@@ -284,3 +284,17 @@ def test_data_names_only_policies_it_has_figures_for() -> None:
     assert {f["policy"] for f in data["floors"]} <= set(rccl.policies())
     assert all(f["source"] and f["busbw"] > 0 and f["size"] >= data["plateau_size"] for f in data["floors"])
     assert replace(mi300x_8(), name="x").name not in rccl.policies()
+
+
+def test_a_device_without_a_name_hides_no_other_one() -> None:
+    reading = rccl.parse(render_text(mi300x_8())[0].replace("AMD Instinct MI300X", ""))
+
+    assert (reading.complete, reading.facts["ranks"], reading.facts["devices"]) == (True, 8, ())
+    assert verdict(rccl.judge(reading, policy="mi300x_8")) == "pass"
+
+
+def test_the_tags_of_mpirun_are_no_part_of_a_line() -> None:
+    text = "".join(f"[1,0]<stdout>:{line}\n" for line in render_text(mi300x_8())[0].splitlines())
+
+    assert rccl.sniff(text)
+    assert rccl.judge(rccl.parse(text)) == ()

@@ -309,3 +309,11 @@ def test_addresses_by_bus() -> None:
     # Without domains four APUs share one address: no key.
     assert [g.bdf for g in old.gpus] == [None] * 4
     assert codes(old, "unknown") == ["collect_inconsistent"]
+
+
+def test_json_of_other_options_shows_nothing_of_the_node() -> None:
+    """``rocm-smi --showmeminfo vram --json``: cards, but nothing that is judged."""
+    reading = read('{"card0": {"VRAM Total Memory (B)": "206141652992", "VRAM Total Used Memory (B)": "206141652000"}}')
+
+    assert reading.refused
+    assert [(f.code, f.severity) for f in reading.findings] == [("collect_unrecognised", "unknown")]

@@ -19,13 +19,15 @@ from support.profile import (
     mi300x_cpx_64,
     mi300x_one_pair_pcie,
 )
+from support.render_smi_text import amd_smi_bare_text, amd_smi_monitor_text
 
 from instinct_fleet.findings import CODES
 from instinct_fleet.model import Finding, Gpu, Host, Link, NumaNode, Partition, Topology, verdict
-from instinct_fleet.parse import rccl
+from instinct_fleet.parse import rccl, read
 from instinct_fleet.parse.base import Aspect, Evidence, Reading
-from instinct_fleet.parse.merge import evidence_from_probe
+from instinct_fleet.parse.merge import evidence_from_probe, merge
 from instinct_fleet.policy import PolicyError, evaluate, guess, hives, load_policy, policies
+from instinct_fleet.structure import structural
 
 #: Profile -> the policy that it is for.
 NAMES = {name: "mi300x_8/CPX" if name == "mi300x_cpx_64" else name for name in PROFILES if name in policies()} | {
@@ -371,6 +373,14 @@ def test_xgmi_error_counters(counts: Any, code: str, severity: str) -> None:
     assert (item.subject, item.severity) == ("GPU6", severity)
 
 
+def test_uncorrectable_errors_outside_xgmi_are_an_error_with_and_without_a_policy() -> None:
+    facts = {"ecc_hard": {2: {"UMC": 1, "SDMA": 2}, 3: {}}}
+    item = only(with_facts(**facts), "gpu_errors_uncorrectable")
+    assert (item.subject, item.severity) == ("GPU2", "error")
+    assert "SDMA 2, UMC 1" in item.message
+    assert item in structural(replace(healthy(), facts={**healthy().facts, **facts}))
+
+
 # --- host ----------------------------------------------------------------------------------------------------------
 
 
@@ -619,3 +629,38 @@ def test_findings_are_the_same_twice() -> None:
 def test_pairs_in_two_directions_are_one_pair() -> None:
     odd = mi300x_8().with_pair(5, 2, Pair(type="PCIE", weight=72, hops=3, bandwidth=None), "odd")
     assert [f.subject for f in judge(odd) if f.code == "link_not_xgmi"] == ["GPU2-GPU5"]
+
+
+def vram_findings(text: str) -> list[tuple[str, str]]:
+    found = structural(merge([read(text)], whole=False, subject="node"))
+    return [(f.code, f.subject) for f in found if f.code.startswith("vram_")]
+
+
+def test_taken_memory_is_judged_though_nothing_names_the_model() -> None:
+    bare = amd_smi_bare_text(mi300x_8().with_faults("vram_leaked"), "7.0")[0]
+    assert vram_findings(bare) == [("vram_leaked", "GPU0")]
+    row = f"|{'    0     250236  python3.12   7.9 MB    2.6 GB     2.8 GB  N/A':<78}|"
+    assert vram_findings(bare.replace(f"|{'  No running processes found':<78}|", row)) == []
+    assert vram_findings(amd_smi_bare_text(mi300x_8(), "7.0")[0]) == []
+    monitor = amd_smi_monitor_text(mi300x_8(), "6.4")[0]
+    assert vram_findings(monitor) == []
+    taken = monitor.replace("0.3/192.0 GB", "180.3/192.0 GB", 1)
+    assert vram_findings(taken) == [("vram_unknown", "GPU0")]
+    assert vram_findings(taken.replace("0 %", "93 %", 1)) == []
+
+
+def test_a_gpu_without_any_link_beside_linked_ones_is_unknown_on_any_model() -> None:
+    def found(**status: str) -> list[str]:
+        ports = {int(gpu[1:]): tuple(states) for gpu, states in status.items()}
+        gpus = tuple(Gpu(number) for number in ports)
+        reading = Reading(
+            "amd-smi xgmi status", "amd-smi", gpus=gpus, facts={"link_status": ports}, collects=LINK_STATUS
+        )
+        judged = structural(merge([reading], whole=False, subject="node"))
+        return [f.subject for f in judged if f.code == "xgmi_status_unknown"]
+
+    assert found(g0="XXXX", g1="XXXX") == []
+    assert found(g0="UUUX", g1="XXXX") == ["GPU1"]
+
+
+LINK_STATUS: frozenset[Aspect] = frozenset(("gpu_count", "link_status"))
