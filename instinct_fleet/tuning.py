@@ -425,11 +425,13 @@ def reboot_reasons(probe: Mapping[str, Any], *, wanted: Mapping[str, Any] | None
 
 
 def serving_units(probe: Mapping[str, Any]) -> list[str]:
-    """Return the units of vLLM that run or are about to."""
+    """Return the units of vLLM that run, are about to, or end their requests."""
     return sorted(
         name
         for name, state in (probe.get("units") or {}).items()
-        if name.startswith("vllm-") and state and state.get("ActiveState") in ("active", "activating", "reloading")
+        if name.startswith("vllm-")
+        and state
+        and state.get("ActiveState") in ("active", "activating", "reloading", "deactivating")
     )
 
 
@@ -465,6 +467,9 @@ def reboot_decision(probe: Mapping[str, Any], reasons: Sequence[str], *, drain_a
             f"{', '.join(serving)} serves; drain and stop it first, then run again, or set "
             "node_tuning_drain_allowed=true, which stops it when its requests have ended"
         )
+    if (probe.get("units") or {}).get(UNIT) is None:
+        # systemd tells something of every unit that it is asked for by name, also of one that is not there.
+        refusal = "systemd told nothing of the units, so nobody knows whether the node serves; expected their states"
     if tried >= MOST_REBOOTS:
         refusal = (
             f"{tried} reboots did not bring it into effect: {'; '.join(reasons)}. Nothing more is tried. Find out why "

@@ -339,7 +339,14 @@ def test_a_change_that_came_into_effect_is_not_counted_again() -> None:
 
 @pytest.mark.parametrize(
     ("state", "serves"),
-    [("active", True), ("activating", True), ("reloading", True), ("failed", False), ("inactive", False)],
+    [
+        ("active", True),
+        ("activating", True),
+        ("reloading", True),
+        ("deactivating", True),
+        ("failed", False),
+        ("inactive", False),
+    ],
 )
 def test_a_node_that_serves_is_not_rebooted(state: str, serves: bool) -> None:
     probe = node()
@@ -357,6 +364,13 @@ def test_a_node_that_serves_is_not_rebooted(state: str, serves: bool) -> None:
     assert "node_tuning_drain_allowed=true" in refusal
     allowed = tuning.reboot_decision(probe, ["a"], drain_allowed=True)
     assert (allowed["refusal"], allowed["drain"]) == (None, ["vllm-a.service"])
+
+
+@pytest.mark.parametrize("units", [None, {}, {tuning.UNIT: None}])
+def test_a_node_that_systemd_tells_nothing_of_is_not_rebooted(units: dict[str, Any] | None) -> None:
+    refusal = tuning.reboot_decision(node(units=units), ["a"], drain_allowed=True)["refusal"]
+    assert refusal is not None
+    assert refusal.startswith("systemd told nothing of the units")
 
 
 @pytest.mark.parametrize(
