@@ -84,3 +84,21 @@ def test_what_was_read_before_others_were_rebooted_decides_nothing(
         assert not any(result.get("failed") for result in results)
     else:
         assert said in results[-1]["msg"]
+
+
+def test_a_host_that_failed_before_does_not_hide_who_needs_a_reboot(tmp_path: Path) -> None:
+    last = yaml.safe_load((REPO / "playbooks/prepare.yml").read_text())[-1]
+    needs = "{{ ['kernel command line lacks iommu=pt'] if inventory_hostname == 'h3' else [] }}"
+    note = {"name": "Note", "ansible.builtin.set_fact": {"__node_tuning_reboot_reasons": needs}}
+    fail = {"name": "Fail", "ansible.builtin.fail": {"msg": "no such driver"}, "when": "inventory_hostname == 'h2'"}
+    before = {"hosts": "all", "gather_facts": False, "tasks": [fail, note]}
+    book = tmp_path / "play.yml"
+    book.write_text(yaml.safe_dump([before, {**last, "hosts": "all"}], sort_keys=False))
+    hosts = tmp_path / "hosts.yml"
+    hosts.write_text(yaml.safe_dump({"all": {"hosts": {f"h{n}": {"ansible_connection": "local"} for n in (1, 2, 3)}}}))
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(hosts), str(book)]
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(REPO / "ansible.cfg"), "PYTHONPATH": str(REPO)}
+    process = subprocess.run(argv, cwd=REPO, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 2, process.stdout + process.stderr
+    assert "1 node needs a reboot before what was configured is in effect" in process.stdout
+    assert "h3: kernel command line lacks iommu=pt" in process.stdout
