@@ -253,7 +253,12 @@ def apply(module, entry, backup):
         module.set_mode_if_different(entry["__staged"], entry["mode"], False)
         if backup and os.path.exists(dest):
             saved = module.backup_local(dest)
-        module.atomic_move(entry["__staged"], dest)
+        # Ansible would give it the rights of the file that it replaces, and a new one those of the umask.
+        umask = os.umask(0o077)
+        try:
+            module.atomic_move(entry["__staged"], dest, keep_dest_attrs=False)
+        finally:
+            os.umask(umask)
     module.set_owner_if_different(dest, entry["owner"], False)
     module.set_group_if_different(dest, entry["group"], False)
     module.set_mode_if_different(dest, entry["mode"], False)
