@@ -102,6 +102,27 @@ def test_the_later_option_counts(line: str, option: str, expected: bool) -> None
     assert tuning.in_effect(line, option) is expected
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("ro console=tty0 console=ttyS0,115200", True),
+        ("ro console=ttyS1 console=tty0 console=ttyS0,115200", True),
+        ("ro console=tty0 console=ttyS0,115200 console=ttyS1", False),
+        ("ro console=tty0", False),
+    ],
+)
+def test_options_that_are_given_more_than_once(line: str, expected: bool) -> None:
+    extra = ["console=tty0", "console=ttyS0,115200"]
+    probe = node(paths={tuning.GRUB_CONFIG: f"\tlinux /boot/vmlinuz {LINE} {line}\n"}, cmdline=f"{LINE} {line}")
+    assert plan(probe, cmdline_extra=extra)["grub_stale"] is not expected
+    assert (tuning.reboot_reasons(probe, wanted=wanted(cmdline_extra=extra)) == []) is expected
+
+
+def test_an_option_that_stands_twice_is_meant_twice() -> None:
+    pages = ["hugepagesz=1G", "hugepages=8", "hugepagesz=2M", "hugepages=8"]
+    assert tuning.wanted_options(wanted(cmdline_extra=["iommu=pt", *pages]), "AuthenticAMD") == [*OPTIONS, *pages]
+
+
 def test_each_option_is_a_knob() -> None:
     assert tuning.wanted_options(wanted(), "AuthenticAMD") == OPTIONS
     assert tuning.wanted_options(wanted(), "GenuineIntel")[1] == "intel_iommu=on"
@@ -127,6 +148,8 @@ def test_the_drop_in_keeps_what_the_node_has() -> None:
         ({"cmdline_extra": ['a"; reboot']}, "has characters that a boot loader's file would take for its own"),
         ({"shm_size": "half"}, "'half' is no size, expected such as 64G"),
         ({"idle_states_off": ["C2"]}, "idle_states_off.0 is 'C2'"),
+        ({"memlock": "64G"}, "'64G' is no limit, expected infinity or a number of bytes"),
+        ({"nofile": "infinity"}, "'infinity' is no limit, expected a number"),
         ({"governer": "performance"}, "unknown key 'governer' (did you mean 'governor'?)"),
     ],
 )
@@ -247,6 +270,21 @@ def test_limits_reach_services_and_sessions() -> None:
     assert sessions is not None
     assert "* soft memlock unlimited\n* hard memlock unlimited\n* soft nofile 1048576\n" in sessions
     assert content(plan(node(), memlock="", nofile=""), "/etc/security/limits.d/90-instinct-fleet.conf") is None
+    # systemd counts bytes, limits.d KiB.
+    made = plan(node(), memlock=str(64 << 30))
+    manager = content(made, "/etc/systemd/system.conf.d/90-instinct-fleet.conf")
+    assert manager is not None
+    assert "DefaultLimitMEMLOCK=68719476736\n" in manager
+    sessions = content(made, "/etc/security/limits.d/90-instinct-fleet.conf")
+    assert sessions is not None
+    assert "* hard memlock 67108864\n" in sessions
+
+
+def test_limits_that_systemd_has_not_read_are_told_apart() -> None:
+    # They are on the disk already when a run ended between the file and the handler.
+    assert plan(node())["limits_unread"] is False
+    unread = said("DefaultLimitNOFILE=524288\nDefaultLimitMEMLOCK=infinity\n")
+    assert plan(node(commands={" ".join(tuning.PROBE_COMMANDS[4]): unread}))["limits_unread"] is True
 
 
 # --- reboots ---------------------------------------------------------------------------------------------------------
@@ -464,6 +502,17 @@ def test_it_applies_and_reads_back(tree: Path) -> None:
     assert tune.differences(CONFIG) == []
     space = (tree / "sys/bus/pci/devices/0000:00:01.0/config").read_bytes()
     assert space[0x150:0x158] == bytes([0x0D, 0, 1, 0, 0xFF, 0xFF, 0, 0])
+
+
+def test_several_values_are_one_whatever_is_between_them(tree: Path) -> None:
+    # The kernel shows a tab where a space was written.
+    (tree / "proc/sys/net/ipv4").mkdir(parents=True)
+    (tree / "proc/sys/net/ipv4/tcp_rmem").write_text("4096\t131072\t6291456\n")
+    shown = program().Node(str(tree)).show({"sysctl": {"net.ipv4.tcp_rmem": "x"}})
+    made = plan(node(shown=shown), sysctl={"net.ipv4.tcp_rmem": "4096  131072 6291456"})
+    assert [text for text in made["unsettled"] if "tcp_rmem" in text] == []
+    config = json.loads(content(made, tuning.CONFIG) or "")
+    assert program().Node(str(tree)).differences({"sysctl": config["sysctl"]}) == []
 
 
 def test_it_creates_nothing_that_the_kernel_does_not_have(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
