@@ -43,7 +43,7 @@ def test_check_mode_does_not_ask_dnf_for_what_its_repositories_would_bring(tmp_p
     assert "amdgpu-dkms is not installed" in results[0]["msg"]
 
 
-@pytest.mark.parametrize("role", ["rocm"])
+@pytest.mark.parametrize("role", ["rocm", "vllm_runtime"])
 def test_check_mode_puts_nobody_into_a_group_that_would_be_made(tmp_path: Path, role: str) -> None:
     group = "no-such-group"
     values: dict[str, Any] = {"__rocm_plan": {"groups": [group], "members": [{"user": "nobody", "groups": [group]}]}}
@@ -55,3 +55,12 @@ def test_check_mode_puts_nobody_into_a_group_that_would_be_made(tmp_path: Path, 
     results = run(tmp_path, steps, values)
     assert results
     assert not any(result.get("failed") for result in results), results
+
+
+@pytest.mark.parametrize(("exists", "made"), [(False, True), (True, False)])
+def test_a_user_without_groups_is_made_too(tmp_path: Path, exists: bool, made: bool) -> None:
+    access = {"exists": exists, "groups": [], "group_ids": {}}
+    values = {"vllm_runtime_user": "no-such-user", "vllm_runtime_groups": [], "vllm_runtime_probe": {"access": access}}
+    steps = [task for task in tasks("vllm_runtime", "system") if "ansible.builtin.user" in task]
+    (result,) = run(tmp_path, steps, values)
+    assert bool(result.get("changed")) is made
