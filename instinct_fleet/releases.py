@@ -54,7 +54,7 @@ def using_units(probe: Mapping[str, Any], path: str) -> list[str]:
     return sorted(found)
 
 
-def running_units(probe: Mapping[str, Any], path: str) -> list[str]:
+def units_that_run(probe: Mapping[str, Any], path: str) -> list[str]:
     """Return the units of which a process runs a program below a folder."""
     below = f"{path.rstrip('/')}/"
     return sorted(
@@ -90,7 +90,7 @@ def node_problems(runtime: Mapping[str, Any], probe: Mapping[str, Any], *, path:
             f"{path} is in use by {', '.join(units)} and was made from another lock; a release that serves is never "
             "changed: give the changed set a name of its own (vllm_build_sets, vllm_runtime_sets)"
         )
-    running = running_units(probe, path)
+    running = units_that_run(probe, path)
     if running and note is None:
         # Without its note a release counts as half installed, and would be removed to be made anew.
         problems.append(
