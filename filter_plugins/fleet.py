@@ -130,6 +130,7 @@ class FilterModule:
             serving.unknown_inputs_text,
             serving.verify_failure_text,
             unknown_inputs,
+            wheelhouse.index_problems,
             wheelhouse.installed_set,
             wheelhouse.pip_download_commands,
             wheelhouse.pip_failure_text,
