@@ -1,4 +1,4 @@
-"""The tasks of role rocm that must not forget, and check mode on a host that lacks what they would make."""
+"""Tasks of the roles that must not forget, nor end other hosts, and check mode on a host that lacks what they make."""
 
 from __future__ import annotations
 
@@ -64,3 +64,28 @@ def test_a_user_without_groups_is_made_too(tmp_path: Path, exists: bool, made: b
     steps = [task for task in tasks("vllm_runtime", "system") if "ansible.builtin.user" in task]
     (result,) = run(tmp_path, steps, values)
     assert bool(result.get("changed")) is made
+
+
+@pytest.mark.parametrize(
+    ("own", "problem"),
+    [
+        ({"rc": 0, "stdout": '{"problems": []}', "stderr": ""}, None),
+        (
+            {"rc": 1, "stdout": '{"problems": ["torch is missing"]}', "stderr": ""},
+            "nothing was moved: torch is missing",
+        ),
+        ({"rc": 2, "stdout": "", "stderr": "/w/own/lock.txt: cannot be read"}, "/w/own/lock.txt: cannot be read"),
+    ],
+)
+def test_a_wheelhouse_that_is_not_there_stops_only_who_waits_for_it(
+    tmp_path: Path, own: dict[str, Any], problem: str | None
+) -> None:
+    (check,) = (task for task in tasks("vllm_runtime", "check") if task.get("run_once"))
+    assert check["failed_when"].endswith("not in [0, 1, 2]")
+    steps = [task for task in tasks("vllm_runtime", "check") if "Stop at a wheelhouse" in task["name"]]
+    other = {"rc": 2, "stdout": "", "stderr": "/w/other/lock.txt: cannot be read", "item": {"path": "/w/other"}}
+    values = {"__vllm_runtime_checked": {"results": [other, {**own, "item": {"path": "/w/own"}}]}}
+    values |= {"__vllm_runtime_source": "/w/own", "__vllm_runtime_waits": True}
+    (result,) = run(tmp_path, steps, values)
+    assert bool(result.get("failed")) is (problem is not None), result
+    assert (problem or "") in str(result)
