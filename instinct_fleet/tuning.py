@@ -18,6 +18,7 @@ from instinct_fleet.validation import explain
 HEADER = "# Managed by Ansible, role node_tuning.\n"
 TOOL = "/usr/local/lib/instinct-fleet/tune-node"
 CONFIG = "/etc/instinct-fleet/tuning.json"
+CMDLINE_RECORD = "/etc/instinct-fleet/cmdline.json"
 UNIT = "instinct-tuning.service"
 GRUB_DROP_IN = "/etc/default/grub.d/90-instinct-fleet.cfg"
 GRUB_CONFIG = "/boot/grub/grub.cfg"
@@ -34,7 +35,7 @@ PROBE_COMMANDS: list[list[str]] = [
     ["systemctl", "show", "--property=DefaultLimitMEMLOCK", "--property=DefaultLimitNOFILE"],
     ["update-grub", "--help"],
 ]
-PROBE_PATHS = [BOOT_ID, CONFIG, GRUB_CONFIG, GRUB_DROP_IN, REBOOT_RECORD]
+PROBE_PATHS = [BOOT_ID, CMDLINE_RECORD, GRUB_CONFIG, GRUB_DROP_IN, REBOOT_RECORD]
 PROBE_UNITS = [UNIT, "irqbalance.service", "numad.service", "vllm-*.service"]
 
 
@@ -193,8 +194,8 @@ def grub_lines(text: str | None) -> list[str]:
 
 def _remembered(probe: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the options that this node was given: ``asked`` last time, and ``dropped`` before that."""
-    found = _record((probe.get("paths") or {}).get(CONFIG)).get("cmdline")
-    return {key: list(found.get(key, [])) if isinstance(found, dict) else [] for key in ("asked", "dropped")}
+    found = _record((probe.get("paths") or {}).get(CMDLINE_RECORD))
+    return {key: list(value) if isinstance(value := found.get(key), list) else [] for key in ("asked", "dropped")}
 
 
 def _dropped(probe: Mapping[str, Any], options: Sequence[str]) -> list[str]:
@@ -239,11 +240,8 @@ def _session_limit(name: str, value: str) -> str:
     return str(int(value) // 1024) if name == "memlock" else value
 
 
-def _files(tuning: Tuning, options: Sequence[str], dropped: Sequence[str], tool: str) -> list[dict[str, Any]]:
+def _files(tuning: Tuning, options: Sequence[str], tool: str) -> list[dict[str, Any]]:
     config = _config(tuning)
-    if tuning.boot_loader == "grub":
-        # For the next run: what it no longer asks for is known as once asked for, and not as somebody else's.
-        config["cmdline"] = {"asked": list(options), "dropped": list(dropped)}
     unit = (
         f"{HEADER}[Unit]\nDescription=Settings of the kernel for GPU serving that do not last over a boot\n"
         "After=systemd-sysctl.service systemd-modules-load.service\n\n"
@@ -347,7 +345,8 @@ def tuning_plan(probe: Mapping[str, Any], *, wanted: Mapping[str, Any], tool: st
         tool: text of the program that applies what does not last.
 
     Returns:
-        ``refusals``; ``options`` of the kernel command line; ``files`` for managed_files; ``units`` to start or stop;
+        ``refusals``; ``options`` of the kernel command line; ``files`` for managed_files, and ``after_grub`` those that
+        are written when the boot loader's menu has been; ``units`` to start or stop;
         ``unsettled``: settings whose value in effect is not the one wanted; ``limits_unread``: whether systemd's limits
         are among them; ``grub_stale``: whether the boot loader's
         menu lacks an option (``grub_lacks``) or still has one that was dropped (``grub_leftover``); ``unit_off``:
@@ -380,12 +379,16 @@ def tuning_plan(probe: Mapping[str, Any], *, wanted: Mapping[str, Any], tool: st
     dropped = _dropped(probe, options)
     # Only until it was written once more without them: one that is there then comes from somebody else's file.
     leftover = [o for o in _remembered(probe)["asked"] if o in dropped and any(o in line.split() for line in lines)]
+    # For the next run: what it no longer asks for is known as once asked for, and not as somebody else's.
+    record = json.dumps({"asked": list(options), "dropped": dropped}, indent=2, sort_keys=True) + "\n"
+    remembered = (probe.get("paths") or {}).get(CMDLINE_RECORD)
     state = (probe.get("units") or {}).get(UNIT) or {}
     unsettled = _compare(probe, tuning)
     return {
         "refusals": refusals,
         "options": options,
-        "files": _files(tuning, options, dropped, tool),
+        "files": _files(tuning, options, tool),
+        "after_grub": [_file(CMDLINE_RECORD, record)] if grub and record != remembered else [],
         "units": _unit_changes(probe, tuning),
         "unsettled": unsettled,
         "limits_unread": any(text.startswith("systemd's ") for text in unsettled),
