@@ -403,7 +403,20 @@ def missing_groups(names: Sequence[str], probe: Mapping[str, Any]) -> list[str]:
 
 
 def model_trees(models: Sequence[Mapping[str, Any]], *, root: str) -> list[dict[str, str]]:
-    """Return source and destination of each model that is brought from the controller."""
+    """Return source and destination of each model that is brought from the controller.
+
+    Raises:
+        ValueError: two would share files; what does not belong to a model is removed from its folder.
+    """
+    names = [str(m["name"]) for m in models]
+    for name in names:
+        if not all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", part) for part in name.split("/")):
+            raise ValueError(f"name is {name!r}, expected letters, digits and . _ - (and / for a folder in a folder)")
+        inside = [other for other in names if other.startswith(f"{name}/")]
+        if inside or names.count(name) > 1:
+            raise ValueError(
+                f"{inside[0] if inside else name!r} lies in the folder of model {name!r}, expected one each"
+            )
     return [{"src": m["source"], "dest": f"{root}/{m['name']}"} for m in models]
 
 
