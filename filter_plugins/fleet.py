@@ -110,6 +110,7 @@ class FilterModule:
             releases.room_problem,
             releases.surplus_releases,
             releases.using_units,
+            serving.api_key_problem,
             serving.instance_problems,
             serving.missing_groups,
             serving.missing_packages,

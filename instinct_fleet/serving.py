@@ -265,15 +265,22 @@ def serve_files(
     return files
 
 
-def _key(api_key: str | None) -> str:
-    """Refuse a key that an environment file cannot carry. The message never holds the key."""
+def api_key_problem(api_key: str | None) -> str | None:
+    """Say why an environment file cannot carry a key, or return None. The text never holds the key."""
     key = str(api_key or "")
-    if not key.strip() or any(c in key for c in "\n\r\0\"'\\$`# \t"):
-        raise ValueError(
-            "vllm_serve_api_key is empty or holds a quote, backslash, dollar, number sign or white space, which the "
-            "unit's environment file cannot carry; expected letters, digits and punctuation such as - _ . ~ + / ="
-        )
-    return key
+    if key.strip() and not any(c in key for c in "\n\r\0\"'\\$`# \t"):
+        return None
+    return (
+        "vllm_serve_api_key is empty or holds a quote, backslash, dollar, number sign or white space, which the unit's "
+        "environment file cannot carry; expected letters, digits and punctuation such as - _ . ~ + / ="
+    )
+
+
+def _key(api_key: str | None) -> str:
+    problem = api_key_problem(api_key)
+    if problem:
+        raise ValueError(problem)
+    return str(api_key)
 
 
 def surplus_units(states: Mapping[str, Any], wanted: Sequence[str]) -> list[str]:

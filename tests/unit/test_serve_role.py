@@ -31,6 +31,17 @@ def variables(folder: Path, *, state: dict[str, str], changed: list[str]) -> str
     return f"@{folder}/vars.json"
 
 
+@pytest.mark.parametrize(("key", "refused"), [("hunter 2", True), ("hunter2", False)])
+def test_a_key_that_cannot_be_used_is_refused_aloud_and_not_shown(tmp_path: Path, key: str, refused: bool) -> None:
+    # The task that writes it hides all that it says.
+    (step,) = (task for task in tasks("validate") if "key" in task["name"])
+    (tmp_path / "vars.json").write_text(json.dumps({"vllm_serve_api_key": key}))
+    (result,) = run_tasks(tmp_path, [step], "-e", f"@{tmp_path}/vars.json", "-vvv")
+    assert bool(result.get("failed")) is refused
+    assert ("vllm_serve_api_key is empty or holds a quote" in str(result)) is refused
+    assert "hunter" not in str(result)
+
+
 @pytest.mark.parametrize(("changed", "verifies"), [([], True), (["vllm-a.service"], False)])
 def test_check_mode_does_not_hold_what_runs_against_a_plan_that_is_not_carried_out(
     tmp_path: Path, changed: list[str], verifies: bool
