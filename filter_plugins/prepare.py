@@ -31,6 +31,7 @@ class FilterModule:
             rocm.combination_problems,
             rocm.combination_text,
             rocm.key_refusal_text,
+            rocm.mirror_problems,
             rocm.rocm_dnf_specs,
             rocm.rocm_install,
             rocm.rocm_plan,

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from instinct_fleet.parse.base import parse_cpu_list
-from instinct_fleet.wheelhouse import pip_options, vendor_indexes, without_credentials
+from instinct_fleet.wheelhouse import hide_credentials, pip_options, vendor_indexes
 
 #: Variables of the builder that change what is built, or for which GPU; the unit does not inherit them.
 FOREIGN = (
@@ -195,7 +195,8 @@ def build_failure_text(result: str | None, log: str, *, host: str, unit: str) ->
     except ValueError:
         document = {}
     message = str(document.get("message") or "it ended without a result: it was killed, or the machine went down")
-    lines = [without_credentials(line.strip()) for line in log.splitlines() if line.strip()]
+    message = hide_credentials(message)
+    lines = [hide_credentials(line.strip()) for line in log.splitlines() if line.strip()]
     text = f"{message}\n{log}"
     cause = next((f" Usually {words}." for pattern, words in _CAUSES if re.search(pattern, text)), "")
     return (

@@ -19,6 +19,10 @@ from instinct_fleet.validation import explain, plain
 #: Above this vLLM has nothing left for graphs and RCCL buffers; 0.92 is vLLM's own default from 0.20 on.
 SAFE_GPU_MEMORY_UTILIZATION = 0.92
 
+_HUGGING_FACE = (
+    "every user of the node could read it; put the token into /var/cache/vllm/<name>/huggingface/token (mode 0600, "
+    "owned by the user that serves), or bring the model's folder"
+)
 #: Variables that a unit must not set, with the reason.
 FORBIDDEN_ENVIRONMENT: Mapping[str, str] = {
     "HSA_OVERRIDE_GFX_VERSION": "it makes the runtime report another gfx target, and kernels then fail or miscompute; "
@@ -30,6 +34,8 @@ FORBIDDEN_ENVIRONMENT: Mapping[str, str] = {
     "GPU_DEVICE_ORDINAL": "it renumbers the GPUs behind HIP_VISIBLE_DEVICES; use `gpus`",
     "VLLM_PORT": "it is the base of vLLM's internal ports, which placement keeps apart between instances",
     "VLLM_API_KEY": "a key in the unit can be read by every user; set `vllm_serve_api_key` of the role",
+    "HF_TOKEN": _HUGGING_FACE,
+    "HUGGING_FACE_HUB_TOKEN": _HUGGING_FACE,
 }
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -236,6 +242,7 @@ OWNED_OPTIONS: Mapping[str, str] = {
 UNSAFE_OPTIONS: Mapping[str, str] = {
     "api-key": "it would stand in the process list and in a file; set `vllm_serve_api_key` of the role",
     "config": "the role renders that file",
+    "hf-token": _HUGGING_FACE,
     "uds": "readiness and gateway need a port",
     "headless": "an instance is a server",
 }

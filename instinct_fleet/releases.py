@@ -54,6 +54,16 @@ def using_units(probe: Mapping[str, Any], path: str) -> list[str]:
     return sorted(found)
 
 
+def units_that_run(probe: Mapping[str, Any], path: str) -> list[str]:
+    """Return the units of which a process runs a program below a folder."""
+    below = f"{path.rstrip('/')}/"
+    return sorted(
+        str(name)
+        for name, state in (probe.get("units") or {}).items()
+        if any(below in (process.get("cmdline") or "") for process in (state or {}).get("processes") or [])
+    )
+
+
 def node_problems(runtime: Mapping[str, Any], probe: Mapping[str, Any], *, path: str) -> list[str]:
     """Return why a release cannot be installed on a node, before anything is moved; one line each.
 
@@ -79,6 +89,13 @@ def node_problems(runtime: Mapping[str, Any], probe: Mapping[str, Any], *, path:
         problems.append(
             f"{path} is in use by {', '.join(units)} and was made from another lock; a release that serves is never "
             "changed: give the changed set a name of its own (vllm_build_sets, vllm_runtime_sets)"
+        )
+    running = units_that_run(probe, path)
+    if running and note is None:
+        # Without its note a release counts as half installed, and would be removed to be made anew.
+        problems.append(
+            f"{path} has no {NOTE}, as after an interrupted installation, and {', '.join(running)} runs from it; a "
+            "release that serves is never removed: drain and stop it, then run again"
         )
     return problems
 

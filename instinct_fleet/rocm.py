@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -234,6 +235,19 @@ def combination_text(problems: Sequence[str], *, host: str) -> str:
         f"{host}: {'; '.join(problems)}. The combinations and their sources are in {TABLE}. "
         "Change the release, or set rocm_allow_unknown_combination=true if you know that it works."
     )
+
+
+def mirror_problems(urls: Mapping[str, str]) -> list[str]:
+    """Return which variables hold the password of a mirror, one line each and without it.
+
+    Everybody on a node may read its apt sources, and a diff shows them.
+    """
+    return [
+        f"{name} holds a user or a password, which every user of the node could read; put it into a file of mode 0600 "
+        "in /etc/apt/auth.conf.d, or give the mirror none"
+        for name, url in sorted(urls.items())
+        if "@" in urlsplit(url).netloc
+    ]
 
 
 # --- what was read of the node ---------------------------------------------------------------------------------------

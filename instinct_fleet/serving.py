@@ -265,15 +265,22 @@ def serve_files(
     return files
 
 
-def _key(api_key: str | None) -> str:
-    """Refuse a key that an environment file cannot carry. The message never holds the key."""
+def api_key_problem(api_key: str | None) -> str | None:
+    """Say why an environment file cannot carry a key, or return None. The text never holds the key."""
     key = str(api_key or "")
-    if not key.strip() or any(c in key for c in "\n\r\0\"'\\$`# \t"):
-        raise ValueError(
-            "vllm_serve_api_key is empty or holds a quote, backslash, dollar, number sign or white space, which the "
-            "unit's environment file cannot carry; expected letters, digits and punctuation such as - _ . ~ + / ="
-        )
-    return key
+    if key.strip() and not any(c in key for c in "\n\r\0\"'\\$`# \t"):
+        return None
+    return (
+        "vllm_serve_api_key is empty or holds a quote, backslash, dollar, number sign or white space, which the unit's "
+        "environment file cannot carry; expected letters, digits and punctuation such as - _ . ~ + / ="
+    )
+
+
+def _key(api_key: str | None) -> str:
+    problem = api_key_problem(api_key)
+    if problem:
+        raise ValueError(problem)
+    return str(api_key)
 
 
 def surplus_units(states: Mapping[str, Any], wanted: Sequence[str]) -> list[str]:
@@ -403,7 +410,20 @@ def missing_groups(names: Sequence[str], probe: Mapping[str, Any]) -> list[str]:
 
 
 def model_trees(models: Sequence[Mapping[str, Any]], *, root: str) -> list[dict[str, str]]:
-    """Return source and destination of each model that is brought from the controller."""
+    """Return source and destination of each model that is brought from the controller.
+
+    Raises:
+        ValueError: two would share files; what does not belong to a model is removed from its folder.
+    """
+    names = [str(m["name"]) for m in models]
+    for name in names:
+        if not all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", part) for part in name.split("/")):
+            raise ValueError(f"name is {name!r}, expected letters, digits and . _ - (and / for a folder in a folder)")
+        inside = [other for other in names if other.startswith(f"{name}/")]
+        if inside or names.count(name) > 1:
+            raise ValueError(
+                f"{inside[0] if inside else name!r} lies in the folder of model {name!r}, expected one each"
+            )
     return [{"src": m["source"], "dest": f"{root}/{m['name']}"} for m in models]
 
 

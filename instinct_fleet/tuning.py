@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from instinct_fleet.rocm import newest_kernel
 from instinct_fleet.validation import explain, plain
@@ -18,6 +18,7 @@ from instinct_fleet.validation import explain, plain
 HEADER = "# Managed by Ansible, role node_tuning.\n"
 TOOL = "/usr/local/lib/instinct-fleet/tune-node"
 CONFIG = "/etc/instinct-fleet/tuning.json"
+CMDLINE_RECORD = "/etc/instinct-fleet/cmdline.json"
 UNIT = "instinct-tuning.service"
 GRUB_DROP_IN = "/etc/default/grub.d/90-instinct-fleet.cfg"
 GRUB_CONFIG = "/boot/grub/grub.cfg"
@@ -34,7 +35,7 @@ PROBE_COMMANDS: list[list[str]] = [
     ["systemctl", "show", "--property=DefaultLimitMEMLOCK", "--property=DefaultLimitNOFILE"],
     ["update-grub", "--help"],
 ]
-PROBE_PATHS = [BOOT_ID, CONFIG, GRUB_CONFIG, GRUB_DROP_IN, REBOOT_RECORD]
+PROBE_PATHS = [BOOT_ID, CMDLINE_RECORD, GRUB_CONFIG, GRUB_DROP_IN, REBOOT_RECORD]
 PROBE_UNITS = [UNIT, "irqbalance.service", "numad.service", "vllm-*.service"]
 
 
@@ -73,6 +74,17 @@ class Tuning(BaseModel):
                 raise ValueError(f"option {option!r} has characters that a boot loader's file would take for its own")
         return value
 
+    @field_validator("memlock", "nofile")
+    @classmethod
+    def _limit(cls, value: str, info: ValidationInfo) -> str:
+        # systemd and PAM read the same text, and agree on plain numbers only. Without a bound on open files PAM lets
+        # nobody in: the kernel refuses more than fs.nr_open.
+        words = r"(infinity|\d+)?" if info.field_name == "memlock" else r"\d*"
+        if not re.fullmatch(words, value):
+            known = "infinity or a number of bytes" if info.field_name == "memlock" else "a number"
+            raise ValueError(f"{value!r} is no limit, expected {known}")
+        return value
+
     @field_validator("shm_size")
     @classmethod
     def _size(cls, value: str) -> str:
@@ -83,8 +95,10 @@ class Tuning(BaseModel):
 
 def _tuning(wanted: Mapping[str, Any]) -> Tuning:
     document = plain(wanted)
-    if isinstance(document.get("sysctl"), dict):
-        document["sysctl"] = {key: str(value) for key, value in document["sysctl"].items()}
+    sysctl = document.get("sysctl")
+    if isinstance(sysctl, dict):
+        # The kernel shows a tab between several values, whatever was written.
+        document["sysctl"] = {key: " ".join(str(value).split()) for key, value in sysctl.items()}
     try:
         return Tuning.model_validate(document)
     except ValidationError as exc:
@@ -120,8 +134,12 @@ def _said(probe: Mapping[str, Any], argv: Sequence[str]) -> str | None:
 _ADDING = ("pci", "modprobe.blacklist", "module_blacklist", "iommu")
 
 
-def in_effect(cmdline: str, option: str) -> bool:
-    """Tell whether an option is in effect on a kernel command line, where a later one can undo an earlier one."""
+def in_effect(cmdline: str, option: str, *, options: Sequence[str] = ()) -> bool:
+    """Tell whether an option is in effect on a kernel command line, where a later one can undo an earlier one.
+
+    ``options`` are all that are asked for: one of them undoes no other, since some are given more than once
+    (``console=tty0 console=ttyS0``).
+    """
     key, _sep, value = option.partition("=")
     values = [word.partition("=")[2] for word in cmdline.split() if word.partition("=")[0] == key]
     if not values:
@@ -134,7 +152,10 @@ def in_effect(cmdline: str, option: str) -> bool:
         rivals = {"pt": ("nopt", "off"), "realloc=off": ("realloc=on", "realloc")}.get(value, ())
         after = parts[len(parts) - 1 - parts[::-1].index(value) :]
         return not any(rival in after for rival in rivals)
-    return values[-1] == value
+    if value not in values:
+        return False
+    ours = {value, *(o.partition("=")[2] for o in options if o.partition("=")[0] == key)}
+    return set(values[len(values) - values[::-1].index(value) :]) <= ours
 
 
 def wanted_options(wanted: Mapping[str, Any], vendor: str | None) -> list[str]:
@@ -158,7 +179,8 @@ def wanted_options(wanted: Mapping[str, Any], vendor: str | None) -> list[str]:
         options.append("numa_balancing=disable")
     if tuning.blacklist_amdgpu:
         options.append("modprobe.blacklist=amdgpu")
-    return list(dict.fromkeys([*options, *tuning.cmdline_extra]))
+    # One that stands twice among them is meant twice: each `hugepages=` belongs to the `hugepagesz=` before it.
+    return [*options, *(o for o in tuning.cmdline_extra if o not in options)]
 
 
 def grub_lines(text: str | None) -> list[str]:
@@ -169,8 +191,8 @@ def grub_lines(text: str | None) -> list[str]:
 
 def _remembered(probe: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the options that this node was given: ``asked`` last time, and ``dropped`` before that."""
-    found = _record((probe.get("paths") or {}).get(CONFIG)).get("cmdline")
-    return {key: list(found.get(key, [])) if isinstance(found, dict) else [] for key in ("asked", "dropped")}
+    found = _record((probe.get("paths") or {}).get(CMDLINE_RECORD))
+    return {key: list(value) if isinstance(value := found.get(key), list) else [] for key in ("asked", "dropped")}
 
 
 def _dropped(probe: Mapping[str, Any], options: Sequence[str]) -> list[str]:
@@ -208,11 +230,15 @@ def _file(dest: str, content: str, **more: Any) -> dict[str, Any]:
     return {"dest": dest, "content": content, "mode": "0644", **more}
 
 
-def _files(tuning: Tuning, options: Sequence[str], dropped: Sequence[str], tool: str) -> list[dict[str, Any]]:
+def _session_limit(name: str, value: str) -> str:
+    """Return a limit as limits.d has it: locked memory in KiB there, and in bytes with systemd."""
+    if value == "infinity":
+        return "unlimited"
+    return str(int(value) // 1024) if name == "memlock" else value
+
+
+def _files(tuning: Tuning, options: Sequence[str], tool: str) -> list[dict[str, Any]]:
     config = _config(tuning)
-    if tuning.boot_loader == "grub":
-        # For the next run: what it no longer asks for is known as once asked for, and not as somebody else's.
-        config["cmdline"] = {"asked": list(options), "dropped": list(dropped)}
     unit = (
         f"{HEADER}[Unit]\nDescription=Settings of the kernel for GPU serving that do not last over a boot\n"
         "After=systemd-sysctl.service systemd-modules-load.service\n\n"
@@ -223,9 +249,7 @@ def _files(tuning: Tuning, options: Sequence[str], dropped: Sequence[str], tool:
     pairs = [(name, value) for name, value in (("memlock", tuning.memlock), ("nofile", tuning.nofile)) if value]
     manager = "".join(f"DefaultLimit{name.upper()}={value}\n" for name, value in pairs)
     limits = "".join(
-        f"* {kind} {name} {'unlimited' if value == 'infinity' else value}\n"
-        for name, value in pairs
-        for kind in ("soft", "hard")
+        f"* {kind} {name} {_session_limit(name, value)}\n" for name, value in pairs for kind in ("soft", "hard")
     )
     found = [
         _folder("/usr/local/lib/instinct-fleet"),
@@ -318,8 +342,10 @@ def tuning_plan(probe: Mapping[str, Any], *, wanted: Mapping[str, Any], tool: st
         tool: text of the program that applies what does not last.
 
     Returns:
-        ``refusals``; ``options`` of the kernel command line; ``files`` for managed_files; ``units`` to start or stop;
-        ``unsettled``: settings whose value in effect is not the one wanted; ``grub_stale``: whether the boot loader's
+        ``refusals``; ``options`` of the kernel command line; ``files`` for managed_files, and ``after_grub`` those that
+        are written when the boot loader's menu has been; ``units`` to start or stop;
+        ``unsettled``: settings whose value in effect is not the one wanted; ``limits_unread``: whether systemd's limits
+        are among them; ``grub_stale``: whether the boot loader's
         menu lacks an option (``grub_lacks``) or still has one that was dropped (``grub_leftover``); ``unit_off``:
         whether the unit that applies them at each boot is not enabled or failed.
 
@@ -342,17 +368,27 @@ def tuning_plan(probe: Mapping[str, Any], *, wanted: Mapping[str, Any], tool: st
             "set node_tuning_iommu_vendor_option=false to leave its IOMMU's option out"
         )
     lines = grub_lines((probe.get("paths") or {}).get(GRUB_CONFIG))
-    lacking = sorted({o for line in lines for o in options if not in_effect(line, o)}) if lines else list(options)
+    lacking = (
+        sorted({o for line in lines for o in options if not in_effect(line, o, options=options)})
+        if lines
+        else list(options)
+    )
     dropped = _dropped(probe, options)
     # Only until it was written once more without them: one that is there then comes from somebody else's file.
     leftover = [o for o in _remembered(probe)["asked"] if o in dropped and any(o in line.split() for line in lines)]
+    # For the next run: what it no longer asks for is known as once asked for, and not as somebody else's.
+    record = json.dumps({"asked": list(options), "dropped": dropped}, indent=2, sort_keys=True) + "\n"
+    remembered = (probe.get("paths") or {}).get(CMDLINE_RECORD)
     state = (probe.get("units") or {}).get(UNIT) or {}
+    unsettled = _compare(probe, tuning)
     return {
         "refusals": refusals,
         "options": options,
-        "files": _files(tuning, options, dropped, tool),
+        "files": _files(tuning, options, tool),
+        "after_grub": [_file(CMDLINE_RECORD, record)] if grub and record != remembered else [],
         "units": _unit_changes(probe, tuning),
-        "unsettled": _compare(probe, tuning),
+        "unsettled": unsettled,
+        "limits_unread": any(text.startswith("systemd's ") for text in unsettled),
         "grub_stale": grub and bool(lacking or leftover),
         "grub_lacks": lacking if grub else [],
         "grub_leftover": leftover if grub else [],
@@ -400,7 +436,8 @@ def reboot_reasons(probe: Mapping[str, Any], *, wanted: Mapping[str, Any] | None
         if cmdline is None:
             reasons.append("the kernel command line could not be read")
         else:
-            reasons += [f"kernel command line lacks {o}" for o in options if not in_effect(cmdline, o)]
+            lacking = [o for o in dict.fromkeys(options) if not in_effect(cmdline, o, options=options)]
+            reasons += [f"kernel command line lacks {o}" for o in lacking]
             kept = [*cmdline.split()]
             given = {o for line in grub_lines((probe.get("paths") or {}).get(GRUB_CONFIG)) for o in line.split()}
             reasons += [
@@ -421,11 +458,13 @@ def reboot_reasons(probe: Mapping[str, Any], *, wanted: Mapping[str, Any] | None
 
 
 def serving_units(probe: Mapping[str, Any]) -> list[str]:
-    """Return the units of vLLM that run or are about to."""
+    """Return the units of vLLM that run, are about to, or end their requests."""
     return sorted(
         name
         for name, state in (probe.get("units") or {}).items()
-        if name.startswith("vllm-") and state and state.get("ActiveState") in ("active", "activating", "reloading")
+        if name.startswith("vllm-")
+        and state
+        and state.get("ActiveState") in ("active", "activating", "reloading", "deactivating")
     )
 
 
@@ -461,6 +500,9 @@ def reboot_decision(probe: Mapping[str, Any], reasons: Sequence[str], *, drain_a
             f"{', '.join(serving)} serves; drain and stop it first, then run again, or set "
             "node_tuning_drain_allowed=true, which stops it when its requests have ended"
         )
+    if (probe.get("units") or {}).get(UNIT) is None:
+        # systemd tells something of every unit that it is asked for by name, also of one that is not there.
+        refusal = "systemd told nothing of the units, so nobody knows whether the node serves; expected their states"
     if tried >= MOST_REBOOTS:
         refusal = (
             f"{tried} reboots did not bring it into effect: {'; '.join(reasons)}. Nothing more is tried. Find out why "

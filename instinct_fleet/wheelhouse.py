@@ -316,6 +316,31 @@ def without_credentials(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
+_URL = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://)(?:[^\s/@'\"]*@)?([^\s'\"?]*)(?:\?[^\s'\"]*)?")
+
+
+def hide_credentials(text: str) -> str:
+    """Return a text whose URLs have no user, password and query."""
+    return _URL.sub(r"\1\2", text)
+
+
+def index_problems(index_url: str, *, vendor_index_urls: Mapping[str, Any]) -> list[str]:
+    """Return which URLs of indexes hold a user or a password, one line each and without them.
+
+    They would stand in the process list of the builder, in its logs and in what a failing task shows.
+    """
+    urls = [("vllm_build_index_url", index_url)]
+    for name, chosen in vendor_index_urls.items():
+        listed = [chosen] if isinstance(chosen, str) else chosen if isinstance(chosen, (list, tuple)) else []
+        urls += [(f"vllm_build_vendor_index_urls, {name}", url) for url in listed]
+    return [
+        f"{where} holds a user or a password for {without_credentials(str(url))}, which every user of the builder "
+        "would see in its process list; put them into a netrc or pip.conf of the user that builds (mode 0600)"
+        for where, url in urls
+        if "@" in urlsplit(str(url)).netloc
+    ]
+
+
 def seal_files(
     runtime: Mapping[str, Any], found: Sequence[Mapping[str, Any]], *, path: str, record: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
@@ -423,5 +448,5 @@ def pip_failure_text(result: Mapping[str, Any], *, host: str) -> str:
     for pattern, cause in _CAUSES:
         if re.search(pattern, text):
             return f"{host}: the wheelhouse is not complete: {cause}{detail}. What is there is kept; run again."
-    last = [line for line in text.splitlines() if line.strip()][-3:]
+    last = [hide_credentials(line) for line in text.splitlines() if line.strip()][-3:]
     return f"{host}: the wheelhouse is not complete. The last lines were: {' / '.join(last) or '(nothing)'}"

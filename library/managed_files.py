@@ -69,7 +69,10 @@ options:
         description: A unit that must not be running when this file changes, unless O(guard_allowed).
         type: str
   guard_allowed:
-    description: Whether files may change under a running O(files[].guard_unit).
+    description:
+      - Whether a running O(files[].guard_unit) is stopped, and its files then changed.
+      - It stays stopped, for the caller to start. A run that ends in between leaves a unit that is visibly stopped,
+        and never one that runs on with files that it has not read.
     type: bool
     default: false
   guard_remedy:
@@ -120,6 +123,11 @@ changed_units:
   returned: always
   type: list
   elements: str
+stopped_units:
+  description: Those of them that were stopped for it.
+  returned: when something changed
+  type: list
+  elements: str
 """
 
 import base64
@@ -135,7 +143,8 @@ from ansible.module_utils.basic import AnsibleModule
 
 #: Larger or binary files are compared, but not shown in a diff.
 MAX_DIFF = 104448
-RUNNING = ("active", "activating", "reloading")
+#: Any other state of a unit counts as running: one that ends its requests, or waits for its next try, does too.
+STOPPED = ("inactive", "failed")
 
 
 def names(info):
@@ -196,13 +205,26 @@ def compare(module, entry):
     return changes, before
 
 
-def check_guards(module, entries, changed):
-    """Refuse to change a file under a running unit, before anything is changed."""
+def running_guards(module, entries, changed):
+    """Return the units that run, or of which nobody knows, among those whose files would change."""
     units = sorted({e["guard_unit"] for e in entries if e["guard_unit"] and changed[e["dest"]]})
     if not units or not shutil.which("systemctl"):
         return []
     _rc, out, _err = module.run_command(["systemctl", "is-active", "--", *units])
-    return [unit for unit, state in zip(units, out.split()) if state in RUNNING]
+    states = out.split()
+    if len(states) != len(units):
+        return units
+    return [unit for unit, state in zip(units, states) if state not in STOPPED]
+
+
+def stop(module, units):
+    """Stop units before their files change."""
+    rc, out, err = module.run_command(["systemctl", "stop", "--", *units])
+    if rc != 0:
+        module.fail_json(
+            msg="%s could not be stopped (exit code %d: %s); its files were not changed"
+            % (", ".join(units), rc, (err or out).strip()[:500])
+        )
 
 
 def validate_all(module, entries, changed, folder):
@@ -253,7 +275,12 @@ def apply(module, entry, backup):
         module.set_mode_if_different(entry["__staged"], entry["mode"], False)
         if backup and os.path.exists(dest):
             saved = module.backup_local(dest)
-        module.atomic_move(entry["__staged"], dest)
+        # Ansible would give it the rights of the file that it replaces, and a new one those of the umask.
+        umask = os.umask(0o077)
+        try:
+            module.atomic_move(entry["__staged"], dest, keep_dest_attrs=False)
+        finally:
+            os.umask(umask)
     module.set_owner_if_different(dest, entry["owner"], False)
     module.set_group_if_different(dest, entry["group"], False)
     module.set_mode_if_different(dest, entry["mode"], False)
@@ -319,7 +346,7 @@ def main():
     if not result["changed"]:
         module.exit_json(**result)
 
-    running = check_guards(module, entries, changed)
+    running = running_guards(module, entries, changed)
     if running and not module.params["guard_allowed"]:
         which = ", ".join(d for d, c in changed.items() if c)
         message = "%s would change while %s is running; nothing was changed on this host. %s" % (
@@ -334,9 +361,12 @@ def main():
     if module.check_mode:
         module.exit_json(**result)
 
+    result["stopped_units"] = running
     folder = tempfile.mkdtemp(prefix="managed-files-", dir=module.tmpdir)
     try:
         validate_all(module, entries, changed, folder)
+        if running:
+            stop(module, running)
         for entry in entries:
             if changed[entry["dest"]]:
                 saved = apply(module, entry, module.params["backup"])

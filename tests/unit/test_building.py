@@ -96,7 +96,14 @@ def test_a_failed_build_in_words(result: str | None, log: str, text: str) -> Non
     said = building.build_failure_text(result, log, host="b1", unit="u.service")
     assert said.startswith("b1: u.service failed: ")
     assert text in said
+    assert "u:secret" not in said
     assert "What was finished is kept" in said
+
+
+def test_a_failing_command_is_told_without_its_token() -> None:
+    result = json.dumps({"message": "aiter: `git clone https://u:secret@h/x?token=y /w` ended with 128"})
+    said = building.build_failure_text(result, "", host="b1", unit="u.service")
+    assert "`git clone https://h/x /w` ended with 128" in said
 
 
 def test_what_provenance_says_of_components() -> None:

@@ -80,6 +80,8 @@ def test_every_field_says_why(field: str) -> None:
         ({"extra_args": {"max-num-seqs": 4}}, "max-num-seqs: set `max_num_seqs` of the instance instead"),
         ({"extra_args": {"no-enable-log-requests": True}}, "set `enable_log_requests` of the instance instead"),
         ({"extra_args": {"numa-bind": True}}, "set `numa` of the instance instead"),
+        ({"extra_args": {"hf_token": "x"}}, "hf_token: not allowed: every user of the node could read it"),
+        ({"environment": {"HF_TOKEN": "x"}}, "HF_TOKEN must not be set: every user of the node could read it"),
         ({"extra_args": {"api-key": "x"}}, "api-key: not allowed: it would stand in the process list"),
         ({"extra_args": {"enable lora": True}}, "'enable lora' is not a long option"),
         ({"extra_args": {"x": 1, "-x": 2}}, "there twice"),

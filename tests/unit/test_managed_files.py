@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import importlib.util
 import os
 import subprocess
 import sys
@@ -9,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.playbook import run_tasks
+from support.playbook import REPO, run_tasks
 
 # Ansible needs a working installation beside this Python; the unit tests of the package run without one.
 pytest.importorskip("ansible", reason="ansible is not installed for this Python")
@@ -137,6 +139,72 @@ def test_a_file_does_not_change_under_a_running_unit(tmp_path: Path, state: str,
         assert not (tmp_path / "a").exists()
     else:
         assert result["changed_units"] == ["x.service"]
+
+
+def test_a_unit_is_stopped_before_its_files_change(tmp_path: Path) -> None:
+    # A run that is killed in between must leave something that a second run sees.
+    target = tmp_path / "a"
+    target.write_text("old")
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin/systemctl"
+    program.write_text(f'#!/bin/sh\necho "$* $(cat {target})" >>{tmp_path}/asked\necho active\n')
+    program.chmod(0o755)
+    files = [{"dest": str(target), "content": "new", "mode": "0644", "guard_unit": "x.service"}]
+    one = {**task(files, guard_allowed=True), "environment": {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}}
+    first, again = run_tasks(tmp_path, [one, one])
+    assert (tmp_path / "asked").read_text() == "is-active -- x.service old\nstop -- x.service old\n"
+    assert target.read_text() == "new"
+    assert (first["stopped_units"], again["changed"]) == (["x.service"], False)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "message"), [(False, "while x.service is running"), (True, "could not be stopped")]
+)
+def test_a_unit_of_which_nobody_knows_counts_as_running(tmp_path: Path, allowed: bool, message: str) -> None:
+    environment = fake_systemctl(tmp_path / "bin", "")
+    (tmp_path / "bin/systemctl").write_text("#!/bin/sh\necho 'Failed to connect to bus' >&2\nexit 1\n")
+    files = [{"dest": str(tmp_path / "a"), "content": "new\n", "mode": "0644", "guard_unit": "x.service"}]
+    (result,) = run_tasks(tmp_path, [{**task(files, guard_allowed=allowed), "environment": environment}])
+    assert result["failed"] is True
+    assert message in result["msg"]
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("before", [None, 0o644])
+def test_a_secret_is_never_there_with_the_rights_of_others(
+    tmp_path: Path, before: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ansible.module_utils import basic, testing
+
+    place = REPO / "library/managed_files.py"
+    spec = importlib.util.spec_from_file_location("managed_files", place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    target = tmp_path / "key"
+    if before is not None:
+        target.write_text("OLD=1\n")
+        target.chmod(before)
+    seen = []
+    real = basic.AnsibleModule.set_mode_if_different
+
+    def watch(self: Any, path: str, *rest: Any) -> Any:
+        if path == str(target):
+            seen.append(target.stat().st_mode & 0o777)
+        return real(self, path, *rest)
+
+    monkeypatch.setattr(basic.AnsibleModule, "set_mode_if_different", watch)
+    text = base64.b64encode(b"KEY=hunter2\n").decode()
+    files = [{"dest": str(target), "content_b64": text, "mode": "0600", "secret": True}]
+    old = os.umask(0o022)
+    try:
+        with testing.patch_module_args({"files": files}), pytest.raises(SystemExit):
+            module.main()
+    finally:
+        os.umask(old)
+    assert target.read_text() == "KEY=hunter2\n"
+    assert seen == [0o600]
 
 
 def test_module_alone_runs_under_this_python() -> None:

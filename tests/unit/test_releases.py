@@ -63,6 +63,16 @@ def test_a_release_that_serves_is_never_made_anew() -> None:
     assert releases.node_problems(CPU, seen, path=OLD) == []
 
 
+def test_a_release_that_serves_is_never_removed_for_want_of_its_note() -> None:
+    serving = [{"cmdline": f"{OLD}/bin/python {OLD}/bin/vllm serve"}, {"cmdline": "VLLM::Worker_TP0"}]
+    seen = node(units={"vllm-a.service": unit(OLD, processes=serving), "vllm-b.service": None})
+    (problem,) = releases.node_problems(CPU, seen, path=OLD)
+    assert f"{OLD} has no complete.sha256" in problem
+    assert "vllm-a.service runs from it" in problem
+    # One that somebody removed to have it made anew is named by a unit that cannot start.
+    assert releases.node_problems(CPU, node(units={"vllm-a.service": unit(OLD)}), path=OLD) == []
+
+
 @pytest.mark.parametrize(
     "seen",
     [

@@ -396,6 +396,14 @@ def test_users_and_groups() -> None:
     assert bare["groups"] == ["render"]
 
 
+def test_a_password_of_a_mirror_is_refused_without_showing_it() -> None:
+    urls = {"rocm_mirror_url": "https://u:hunter2@m.example/rocm", "rocm_key_url": "https://m.example/a@b.key"}
+    (problem,) = rocm.mirror_problems(urls)
+    assert problem.startswith("rocm_mirror_url holds a user or a password")
+    assert "/etc/apt/auth.conf.d" in problem
+    assert "hunter2" not in problem
+
+
 def test_wrong_inputs_are_named() -> None:
     with pytest.raises(ValueError, match="stack is 'all', expected one of none, pip, system"):
         plan(node(), stack="all")

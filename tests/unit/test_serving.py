@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -370,3 +371,22 @@ def test_models_on_the_controller_and_on_the_node_are_read(tmp_path: Path) -> No
         "/m/a": {"config": {"hidden_size": 1}, "index_total": 7},
         "/m/b": {"config": None, "index_total": None},
     }
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["."], "name is '.', expected letters"),
+        (["../x"], "name is '../x', expected letters"),
+        ([""], "name is '', expected letters"),
+        (["a/"], "name is 'a/', expected letters"),
+        (["meta", "meta/llama"], "'meta/llama' lies in the folder of model 'meta', expected one each"),
+        (["a", "a"], "'a' lies in the folder of model 'a', expected one each"),
+    ],
+)
+def test_models_do_not_share_a_folder(names: list[str], text: str) -> None:
+    # What does not belong to a model is removed from its folder.
+    with pytest.raises(ValueError, match=re.escape(text)):
+        serving.model_trees([{"name": name, "source": "/s"} for name in names], root="/m")
+    good = serving.model_trees([{"name": name, "source": "/s"} for name in ("meta/a", "meta/a-2")], root="/m")
+    assert [tree["dest"] for tree in good] == ["/m/meta/a", "/m/meta/a-2"]

@@ -102,6 +102,27 @@ def test_the_later_option_counts(line: str, option: str, expected: bool) -> None
     assert tuning.in_effect(line, option) is expected
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("ro console=tty0 console=ttyS0,115200", True),
+        ("ro console=ttyS1 console=tty0 console=ttyS0,115200", True),
+        ("ro console=tty0 console=ttyS0,115200 console=ttyS1", False),
+        ("ro console=tty0", False),
+    ],
+)
+def test_options_that_are_given_more_than_once(line: str, expected: bool) -> None:
+    extra = ["console=tty0", "console=ttyS0,115200"]
+    probe = node(paths={tuning.GRUB_CONFIG: f"\tlinux /boot/vmlinuz {LINE} {line}\n"}, cmdline=f"{LINE} {line}")
+    assert plan(probe, cmdline_extra=extra)["grub_stale"] is not expected
+    assert (tuning.reboot_reasons(probe, wanted=wanted(cmdline_extra=extra)) == []) is expected
+
+
+def test_an_option_that_stands_twice_is_meant_twice() -> None:
+    pages = ["hugepagesz=1G", "hugepages=8", "hugepagesz=2M", "hugepages=8"]
+    assert tuning.wanted_options(wanted(cmdline_extra=["iommu=pt", *pages]), "AuthenticAMD") == [*OPTIONS, *pages]
+
+
 def test_each_option_is_a_knob() -> None:
     assert tuning.wanted_options(wanted(), "AuthenticAMD") == OPTIONS
     assert tuning.wanted_options(wanted(), "GenuineIntel")[1] == "intel_iommu=on"
@@ -127,6 +148,8 @@ def test_the_drop_in_keeps_what_the_node_has() -> None:
         ({"cmdline_extra": ['a"; reboot']}, "has characters that a boot loader's file would take for its own"),
         ({"shm_size": "half"}, "'half' is no size, expected such as 64G"),
         ({"idle_states_off": ["C2"]}, "idle_states_off.0 is 'C2'"),
+        ({"memlock": "64G"}, "'64G' is no limit, expected infinity or a number of bytes"),
+        ({"nofile": "infinity"}, "'infinity' is no limit, expected a number"),
         ({"governer": "performance"}, "unknown key 'governer' (did you mean 'governor'?)"),
     ],
 )
@@ -247,6 +270,21 @@ def test_limits_reach_services_and_sessions() -> None:
     assert sessions is not None
     assert "* soft memlock unlimited\n* hard memlock unlimited\n* soft nofile 1048576\n" in sessions
     assert content(plan(node(), memlock="", nofile=""), "/etc/security/limits.d/90-instinct-fleet.conf") is None
+    # systemd counts bytes, limits.d KiB.
+    made = plan(node(), memlock=str(64 << 30))
+    manager = content(made, "/etc/systemd/system.conf.d/90-instinct-fleet.conf")
+    assert manager is not None
+    assert "DefaultLimitMEMLOCK=68719476736\n" in manager
+    sessions = content(made, "/etc/security/limits.d/90-instinct-fleet.conf")
+    assert sessions is not None
+    assert "* hard memlock 67108864\n" in sessions
+
+
+def test_limits_that_systemd_has_not_read_are_told_apart() -> None:
+    # They are on the disk already when a run ended between the file and the handler.
+    assert plan(node())["limits_unread"] is False
+    unread = said("DefaultLimitNOFILE=524288\nDefaultLimitMEMLOCK=infinity\n")
+    assert plan(node(commands={" ".join(tuning.PROBE_COMMANDS[4]): unread}))["limits_unread"] is True
 
 
 # --- reboots ---------------------------------------------------------------------------------------------------------
@@ -272,16 +310,21 @@ def test_reasons_for_a_reboot() -> None:
 def test_an_option_that_is_no_longer_asked_for_goes_away_and_stays_away() -> None:
     extra = wanted(cmdline_extra=["pcie_aspm=off"])
     menu = f"\tlinux\t/boot/vmlinuz {LINE} pcie_aspm=off\n"
-    written = content(tuning.tuning_plan(node(), wanted=extra), tuning.CONFIG)
-    probe = node(cmdline=f"{LINE} pcie_aspm=off", paths={tuning.CONFIG: written, tuning.GRUB_CONFIG: menu})
+    (record,) = tuning.tuning_plan(node(), wanted=extra)["after_grub"]
+    paths = {tuning.CMDLINE_RECORD: record["content"], tuning.GRUB_CONFIG: menu}
+    probe = node(cmdline=f"{LINE} pcie_aspm=off", paths=paths)
     assert not tuning.tuning_plan(probe, wanted=extra)["grub_stale"]
+    assert tuning.tuning_plan(probe, wanted=extra)["after_grub"] == []
     made = plan(probe)
     assert (made["grub_stale"], made["grub_leftover"]) == (True, ["pcie_aspm=off"])
+    # What is written before the menu tells nothing of it: where that fails, the next run writes it again.
+    assert not any("pcie_aspm" in str(entry) for entry in made["files"])
     # Written once more without it: the kernel that runs still has it, the next one will not.
-    after = content(made, tuning.CONFIG)
-    probe = node(cmdline=f"{LINE} pcie_aspm=off", paths={**node()["paths"], tuning.CONFIG: after})
+    (record,) = made["after_grub"]
+    after = {**node()["paths"], tuning.CMDLINE_RECORD: record["content"]}
+    probe = node(cmdline=f"{LINE} pcie_aspm=off", paths=after)
     assert not plan(probe)["grub_stale"]
-    assert content(plan(probe), tuning.CONFIG) == after
+    assert plan(probe)["after_grub"] == []
     assert tuning.reboot_reasons(probe, wanted=wanted()) == [
         "kernel command line still has pcie_aspm=off, which is no longer asked for"
     ]
@@ -291,10 +334,10 @@ def test_an_option_that_is_no_longer_asked_for_goes_away_and_stays_away() -> Non
     assert tuning.reboot_reasons(probe, wanted=wanted()) == []
 
 
-@pytest.mark.parametrize("text", [None, "", "[]", '{"cmdline": 1}', '{"cmdline": {"dropped": []}}', "not json"])
+@pytest.mark.parametrize("text", [None, "", "[]", '{"asked": 1}', '{"dropped": []}', "not json"])
 def test_a_configuration_of_another_form_names_no_option(text: str | None) -> None:
     probe = node(cmdline=f"{LINE} pcie_aspm=off")
-    probe["paths"][tuning.CONFIG] = text
+    probe["paths"][tuning.CMDLINE_RECORD] = text
     assert not plan(probe)["grub_stale"]
     assert tuning.reboot_reasons(probe, wanted=wanted()) == []
 
@@ -339,7 +382,14 @@ def test_a_change_that_came_into_effect_is_not_counted_again() -> None:
 
 @pytest.mark.parametrize(
     ("state", "serves"),
-    [("active", True), ("activating", True), ("reloading", True), ("failed", False), ("inactive", False)],
+    [
+        ("active", True),
+        ("activating", True),
+        ("reloading", True),
+        ("deactivating", True),
+        ("failed", False),
+        ("inactive", False),
+    ],
 )
 def test_a_node_that_serves_is_not_rebooted(state: str, serves: bool) -> None:
     probe = node()
@@ -357,6 +407,13 @@ def test_a_node_that_serves_is_not_rebooted(state: str, serves: bool) -> None:
     assert "node_tuning_drain_allowed=true" in refusal
     allowed = tuning.reboot_decision(probe, ["a"], drain_allowed=True)
     assert (allowed["refusal"], allowed["drain"]) == (None, ["vllm-a.service"])
+
+
+@pytest.mark.parametrize("units", [None, {}, {tuning.UNIT: None}])
+def test_a_node_that_systemd_tells_nothing_of_is_not_rebooted(units: dict[str, Any] | None) -> None:
+    refusal = tuning.reboot_decision(node(units=units), ["a"], drain_allowed=True)["refusal"]
+    assert refusal is not None
+    assert refusal.startswith("systemd told nothing of the units")
 
 
 @pytest.mark.parametrize(
@@ -450,6 +507,17 @@ def test_it_applies_and_reads_back(tree: Path) -> None:
     assert tune.differences(CONFIG) == []
     space = (tree / "sys/bus/pci/devices/0000:00:01.0/config").read_bytes()
     assert space[0x150:0x158] == bytes([0x0D, 0, 1, 0, 0xFF, 0xFF, 0, 0])
+
+
+def test_several_values_are_one_whatever_is_between_them(tree: Path) -> None:
+    # The kernel shows a tab where a space was written.
+    (tree / "proc/sys/net/ipv4").mkdir(parents=True)
+    (tree / "proc/sys/net/ipv4/tcp_rmem").write_text("4096\t131072\t6291456\n")
+    shown = program().Node(str(tree)).show({"sysctl": {"net.ipv4.tcp_rmem": "x"}})
+    made = plan(node(shown=shown), sysctl={"net.ipv4.tcp_rmem": "4096  131072 6291456"})
+    assert [text for text in made["unsettled"] if "tcp_rmem" in text] == []
+    config = json.loads(content(made, tuning.CONFIG) or "")
+    assert program().Node(str(tree)).differences({"sysctl": config["sysctl"]}) == []
 
 
 def test_it_creates_nothing_that_the_kernel_does_not_have(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -241,6 +241,22 @@ def test_pip_s_errors_in_words(stderr: str, expected: str) -> None:
     assert "\n" not in text
 
 
+def test_a_password_of_an_index_is_refused_without_showing_it() -> None:
+    vendors = {
+        "rocm100": ["https://m.example/a/", "https://u:hunter2@m.example/b/"],
+        "cpu": "https://t0ken@m.example/c",
+    }
+    problems = wheelhouse.index_problems("https://u:hunter2@pypi.example/simple", vendor_index_urls=vendors)
+    assert [problem.partition(" holds ")[0] for problem in problems] == [
+        "vllm_build_index_url",
+        "vllm_build_vendor_index_urls, rocm100",
+        "vllm_build_vendor_index_urls, cpu",
+    ]
+    assert "https://pypi.example/simple" in problems[0]
+    assert not any("hunter2" in problem or "t0ken" in problem for problem in problems)
+    assert wheelhouse.index_problems("", vendor_index_urls={"cpu": ["https://m.example/a/"]}) == []
+
+
 # --- sealing ----------------------------------------------------------------------------------------------------
 
 

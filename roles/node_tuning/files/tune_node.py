@@ -108,6 +108,11 @@ class Node:
             for offset, value in acs_registers(data):
                 yield path, offset, value
 
+    def sysctl(self, name):
+        """Return a value of sysctl, or None. The kernel puts a tab between several; they are asked for with a space."""
+        text = read(self.path("proc/sys/" + name.replace(".", "/")))
+        return None if text is None else " ".join(text.split())
+
     def swaps(self):
         """Return the names of what is swapped to."""
         lines = (read(self.path("proc/swaps")) or "").splitlines()
@@ -131,9 +136,7 @@ class Node:
         swaps = self.swaps()
         huge = read(self.path("sys/kernel/mm/transparent_hugepage/enabled"))
         return {
-            "sysctl": {
-                name: read(self.path("proc/sys/" + name.replace(".", "/"))) for name in sorted(config.get("sysctl", {}))
-            },
+            "sysctl": {name: self.sysctl(name) for name in sorted(config.get("sysctl", {}))},
             "transparent_hugepage": selected(huge),
             "governor": summary(read(path) for path in self.cpus("cpufreq/scaling_governor")),
             "idle_states": self.idle(config.get("idle_states", [])),

@@ -8,6 +8,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -50,12 +51,17 @@ def read(path):
         return None
 
 
+def hide_credentials(text):
+    """Return a text whose URLs have no user and password: everybody may read the log."""
+    return re.sub(r"(://)[^\s/@'\"]*@", r"\1", text)
+
+
 def run(what, argv, env, cwd=None):
     """Run a program; its output goes to the log."""
-    print("+ %s" % " ".join(argv), flush=True)
+    print("+ %s" % hide_credentials(" ".join(argv)), flush=True)
     code = subprocess.call(argv, stdin=subprocess.DEVNULL, env=env, cwd=cwd)
     if code != 0:
-        raise BuildError("%s: `%s` ended with %d" % (what, " ".join(argv[:6]), code))
+        raise BuildError("%s: `%s` ended with %d" % (what, hide_credentials(" ".join(argv[:6])), code))
 
 
 def environment(plan, venv):
