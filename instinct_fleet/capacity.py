@@ -16,7 +16,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,10 @@ MIN_ACHIEVED, MIN_ACHIEVED_IMPORTED = 0.98, 0.90
 REQUESTS_FOR_P99 = 381
 #: Throughput that grows by less than this share a doubling has stopped growing.
 GROWTH = 0.02
+#: What can be read, for the errors about what cannot.
+EXPECTED = (
+    "a result of vllm bench serve (completed, duration, ...), a guidellm report (benchmarks) or a sweep (capacity)"
+)
 
 
 class ResultError(ValueError):
@@ -489,8 +493,26 @@ def own_points(where: str, document: Mapping[str, Any]) -> tuple[Point, ...]:
     return tuple(read)
 
 
-def read_results(files: Iterable[tuple[str, str]]) -> Results:
+def is_own(document: Mapping[str, Any]) -> bool:
+    """Return whether a document is one of our sweeps or capacity records."""
+    return document.get("kind") == "instinct-fleet sweep" or "capacity" in document or "ttft_slo_ms" in document
+
+
+def is_result(document: Any) -> bool:
+    """Return whether a document looks like a result of any of the known tools."""
+    return isinstance(document, Mapping) and (
+        is_own(document)
+        or isinstance(document.get("benchmarks"), list)
+        or "completed" in document
+        or "request_throughput" in document
+    )
+
+
+def read_results(files: Iterable[tuple[str, str]], *, maybe: Collection[str] = ()) -> Results:
     """Read result files, given as (name, text), of any of the known tools.
+
+    A file named in ``maybe`` was not chosen one by one (it lay in a directory): when it holds JSON that is no result it
+    is left out, and a finding says so. Two files of one run of our own sweep count once.
 
     Raises:
         ResultError: a file is not a result, or the files are about different models.
@@ -501,14 +523,33 @@ def read_results(files: Iterable[tuple[str, str]]) -> Results:
     dates: list[str] = []
     findings: list[Finding] = []
     simulated = False
+    runs: set[str] = set()
     for name, text in files:
-        for where, document in documents(name, text):
+        found = documents(name, text)
+        if name in maybe and not any(is_result(document) for _, document in found):
+            findings.append(
+                Finding(
+                    code="load_file_no_result",
+                    severity="info",
+                    subject=name,
+                    message=f"got the keys {_keys(found[0][1])}, expected {EXPECTED}; it was left out",
+                    remedy="give the result files by name",
+                )
+            )
+            continue
+        for where, document in found:
             if not isinstance(document, Mapping):
                 raise ResultError(f"{where}: got a {type(document).__name__}, expected a JSON object")
             model: Any = None
-            if document.get("kind") == "instinct-fleet sweep" or "capacity" in document or "ttft_slo_ms" in document:
-                points += own_points(where, document)
+            if is_own(document):
+                read = own_points(where, document)
                 inner = document.get("capacity", document)
+                run = str(inner.get("run_id") or "")
+                if run and run in runs:
+                    # sweep.json holds the record that capacity.json repeats: that is one measurement, not two.
+                    continue
+                runs.add(run)
+                points += read
                 model = (document.get("settings") or {}).get("model") if "settings" in document else None
                 versions |= {str(k): str(v) for k, v in (inner.get("tool_versions") or {}).items()}
                 dates.append(str(inner.get("date") or ""))
@@ -539,10 +580,7 @@ def read_results(files: Iterable[tuple[str, str]]) -> Results:
                 dates.append(str(document.get("date") or ""))
                 model = document.get("model_id")
             else:
-                raise ResultError(
-                    f"{where}: got the keys {_keys(document)}, expected a result of vllm bench serve (completed, "
-                    "duration, ...), a guidellm report (benchmarks) or a sweep (capacity)"
-                )
+                raise ResultError(f"{where}: got the keys {_keys(document)}, expected {EXPECTED}")
             if model:
                 models.setdefault(str(model), where)
     if len(models) > 1:

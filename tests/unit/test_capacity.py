@@ -274,6 +274,14 @@ def test_a_sweep_that_did_not_trust_itself_stays_a_finding() -> None:
     assert "late" in findings[0].message
 
 
+def test_two_files_of_one_run_are_one_measurement() -> None:
+    capacity = {**to_json(record(read_results(files(vllm(8), vllm(32))).points)), "run_id": "20260101-abc"}
+    points = read_results(files(capacity, {"kind": "instinct-fleet sweep", "capacity": capacity})).points
+    assert [p.requests for p in merge(points)] == [500, 500]
+    other = {**capacity, "run_id": "20260102-def"}
+    assert [p.requests for p in merge(read_results(files(capacity, other)).points)] == [1000, 1000]
+
+
 def test_repeated_runs_are_taken_together() -> None:
     points = [vllm_point("a", vllm(32)), vllm_point("b", vllm(32, 44.0, p99_ttft_ms=900.0))]
     (merged,) = merge(points)
