@@ -62,6 +62,12 @@ def meets(point: Point, ttft_slo_ms: float | None) -> bool:
     return ttft_slo_ms is None or (point.ttft_p99_ms is not None and point.ttft_p99_ms <= ttft_slo_ms)
 
 
+def misses(point: Point, ttft_slo_ms: float | None) -> bool:
+    """Return whether a counting point is known to miss the TTFT objective."""
+    p99 = point.ttft_p99_ms
+    return point.counts and ttft_slo_ms is not None and p99 is not None and p99 > ttft_slo_ms
+
+
 def knee_of(points: Iterable[Point], ttft_slo_ms: float | None, *, tolerance: float = TOLERANCE) -> Point | None:
     """Return the point at the knee, or None when no point counts and meets the objective."""
     eligible = sorted((p for p in points if meets(p, ttft_slo_ms)), key=lambda p: p.concurrency)
@@ -78,9 +84,10 @@ def stopped_growing(before: tuple[int, float], top: tuple[int, float], *, growth
 def still_growing(curve: Sequence[tuple[int, float]], *, growth: float = GROWTH) -> bool:
     """Return whether (concurrency, throughput) pairs, ascending, still grow at their end: then a knee is a lower bound.
 
-    They do not when some concurrency at least 15 % below the highest gives as much, but for ``growth``.
+    They do not when some concurrency at least 15 % below the highest gives as much, but for ``growth``. One pair alone
+    shows no end of growth.
     """
-    if len(curve) < 2:
+    if not curve:
         return False
     top, most = curve[-1]
     return all(x * (1 + growth) < most for c, x in curve[:-1] if c * 1.15 <= top)
@@ -143,12 +150,9 @@ def record(
     """Return the capacity record of points by the rule. Without a knee, ``note`` says why."""
     merged = merge(points)
     knee = knee_of(merged, ttft_slo_ms)
-    counting = [p for p in merged if p.counts and p.request_rate > 0]
-    growing = (
-        knee is not None
-        and all(meets(p, ttft_slo_ms) for p in counting)
-        and still_growing([(p.concurrency, p.request_rate) for p in counting])
-    )
+    curve = [(p.concurrency, p.request_rate) for p in merged if meets(p, ttft_slo_ms)]
+    # Only a point known to miss the objective ends the search for more; one whose p99 nobody knows does not.
+    growing = still_growing(curve) and not any(misses(p, ttft_slo_ms) for p in merged if p.concurrency > curve[-1][0])
     return Capacity(
         instance=instance,
         key=key,
@@ -174,13 +178,25 @@ def _note(points: Sequence[Point], ttft_slo_ms: float | None, *, knee: Point | N
         if not counting:
             return f"none of {len(points)} points counts: {points[0].note}"
         seen = min((p.ttft_p99_ms for p in counting if p.ttft_p99_ms is not None), default=None)
-        best = "unknown" if seen is None else f"{seen:.0f} ms at best"
-        return f"no point meets the TTFT objective of {ttft_slo_ms:g} ms at p99: seen {best}"
+        best = (
+            "the files do not give it (run vllm bench serve with --metric-percentiles 99)"
+            if seen is None
+            else f"seen {seen:.0f} ms at best"
+        )
+        return f"no point meets the TTFT objective of {ttft_slo_ms:g} ms at p99: {best}"
     notes = []
-    if growing:
+    good = [p.concurrency for p in points if meets(p, ttft_slo_ms)]
+    if growing and len(good) == 1:
+        notes.append(f"concurrency {good[0]} alone counts, which shows no end of growth: the knee is a lower bound")
+    elif growing:
         notes.append(
-            f"throughput still grew at concurrency {points[-1].concurrency}, the highest measured: the knee is a lower "
-            "bound"
+            f"throughput still grew at concurrency {good[-1]}, the highest that counts: the knee is a lower bound"
+        )
+    unknown = [str(p.concurrency) for p in points if p.counts and p.ttft_p99_ms is None]
+    if ttft_slo_ms is not None and unknown:
+        notes.append(
+            f"TTFT p99 unknown at concurrency {', '.join(unknown)}, which were left out (run vllm bench serve with "
+            "--metric-percentiles 99)"
         )
     if ttft_slo_ms is not None and knee.requests < REQUESTS_FOR_P99:
         notes.append(

@@ -300,6 +300,30 @@ def test_growth_at_the_end_is_a_lower_bound() -> None:
     assert "lower bound" in found.note
 
 
+def test_one_point_alone_is_a_lower_bound() -> None:
+    found = record([vllm_point("f", vllm(96))])
+    assert (found.knee, found.verdict) == (96, "lower bound only")
+    assert "concurrency 96 alone counts" in found.note
+    # A higher one that misses the objective says where it ends.
+    assert record([vllm_point("f", vllm(c)) for c in (96, 192)], ttft_slo_ms=1000).verdict == "pass"
+
+
+def test_what_is_not_known_to_miss_the_objective_is_no_end() -> None:
+    points = [vllm_point("f", vllm(c, p99_ttft_ms=None if c > 32 else 10.0 * c)) for c in (1, 8, 32, 64)]
+    found = record(points, ttft_slo_ms=1000)
+    assert (found.knee, found.verdict) == (32, "lower bound only")
+    assert "unknown at concurrency 64" in found.note
+    none = record([vllm_point("f", vllm(c, p99_ttft_ms=None)) for c in (1, 8)], ttft_slo_ms=1000)
+    assert none.knee is None
+    assert "--metric-percentiles 99" in none.note
+
+
+def test_the_lower_bound_names_the_highest_that_counts() -> None:
+    found = record([vllm_point("f", vllm(c, failed=3 if c > 32 else 0)) for c in (1, 8, 32, 64)])
+    assert (found.knee, found.verdict) == (32, "lower bound only")
+    assert "still grew at concurrency 32, the highest that counts" in found.note
+
+
 def test_when_throughput_has_stopped_growing() -> None:
     assert stopped_growing((64, 100.0), (128, 101.9))
     assert not stopped_growing((64, 100.0), (128, 102.1))
@@ -307,7 +331,9 @@ def test_when_throughput_has_stopped_growing() -> None:
     assert still_growing([(10, 10.0), (20, 20.0)])
     assert not still_growing([(10, 10.0), (100, 99.0), (120, 100.0)])
     assert still_growing([(10, 10.0), (110, 99.0), (120, 100.0)])
-    assert not still_growing([(10, 10.0)])
+    # One level shows no end of growth, and none shows nothing.
+    assert still_growing([(10, 10.0)])
+    assert not still_growing([])
 
 
 @pytest.mark.parametrize(("knee", "limit"), [(1, 1), (2, 1), (5, 4), (35, 28), (96, 76), (100, 80), (10**6, 800_000)])
