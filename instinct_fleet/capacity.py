@@ -380,13 +380,18 @@ def _vllm_latency(
 
 def _vllm_concurrency(where: str, result: Mapping[str, Any]) -> tuple[int | None, str]:
     """Return (asked concurrency, why the point cannot count)."""
-    concurrency = _whole(where, result, "max_concurrency")
+    concurrency = None if _unbounded(result.get("max_concurrency")) else _whole(where, result, "max_concurrency")
     if concurrency:
         return concurrency, ""
     rate = result.get("request_rate")
-    if rate in (None, "inf") or (isinstance(rate, float) and math.isinf(rate)):
+    if _unbounded(rate):
         return None, "all requests were sent at once: no steady concurrency (run with --max-concurrency)"
     return None, f"open loop at {rate} requests/s: no concurrency was asked (run with --max-concurrency)"
+
+
+def _unbounded(value: Any) -> bool:
+    """Return whether a bound was not set: absent, or infinite as text or as a number."""
+    return value in (None, "inf", math.inf)
 
 
 def _counts(
@@ -416,7 +421,10 @@ def guidellm_point(where: str, result: Mapping[str, Any]) -> Point:
     strategy = config.get("strategy") if isinstance(config, Mapping) else None
     metrics = result.get("metrics")
     if not isinstance(strategy, Mapping) or not isinstance(metrics, Mapping):
-        raise ResultError(f"{where}: got the keys {_keys(result)}, expected config.strategy and metrics of guidellm")
+        raise ResultError(
+            f"{where}: got the keys {_keys(result)}, expected config.strategy and metrics, as guidellm 0.2 to 0.8 "
+            "writes them"
+        )
     kind = str(strategy.get("type_") or strategy.get("kind") or strategy.get("type") or "unknown")
 
     def part(name: str) -> Mapping[str, Any]:

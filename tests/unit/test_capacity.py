@@ -138,6 +138,8 @@ def test_detailed_files_give_what_the_summary_leaves_out() -> None:
         ({"failed": 3}, "3 requests failed"),
         ({"mean_e2el_ms": 100.0}, "client- or server-capped"),
         ({"max_concurrency": None}, "sent at once"),
+        ({"max_concurrency": "inf"}, "sent at once"),
+        ({"max_concurrency": float("inf"), "request_rate": float("inf")}, "sent at once"),
         ({"max_concurrency": None, "request_rate": 4.0}, "open loop at 4.0"),
         ({"completed": 0, "num_prompts": 0, "request_throughput": 0.0}, "no request completed"),
         ({"request_throughput": 80.0}, "contradicts completed / duration"),
