@@ -486,6 +486,22 @@ def guidellm_point(where: str, result: Mapping[str, Any]) -> Point:
     )
 
 
+def _guidellm_model(report: Mapping[str, Any], entry: Mapping[str, Any]) -> Any:
+    """Return the model of a guidellm report: where an entry has it (0.2, 0.4 on), or its arguments; None if nowhere."""
+    for holder, path in (
+        (entry, "config.backend.model"),
+        (entry, "worker.backend_model"),
+        (report, "args.model"),
+        (report, "args.backend_kwargs.model"),
+    ):
+        value: Any = holder
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if isinstance(value, str) and value:
+            return value
+    return None
+
+
 def _keys(document: Any) -> str:
     if not isinstance(document, Mapping):
         return f"a {type(document).__name__}"
@@ -598,6 +614,7 @@ def read_results(files: Iterable[tuple[str, str]], *, maybe: Collection[str] = (
                     if not isinstance(entry, Mapping):
                         raise ResultError(f"{here}: got a {type(entry).__name__}, expected a JSON object")
                     points.append(guidellm_point(here, entry))
+                    model = model or _guidellm_model(document, entry)
             elif "completed" in document or "request_throughput" in document:
                 points.append(vllm_point(where, document))
                 versions.setdefault("vllm bench serve", str(document.get("vllm_version") or "unknown"))

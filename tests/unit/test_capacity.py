@@ -252,6 +252,21 @@ def test_guidellm_strategies(change: dict[str, Any], counts: bool, words: str) -
     assert (point.counts, words in point.note) == (counts, True)
 
 
+def test_guidellm_reports_name_their_model() -> None:
+    entry, old = guidellm(8, 14.0), {**guidellm(8, 14.0), "worker": {"backend_model": "m"}}
+    new = {**entry, "config": {**entry["config"], "backend": {"model": "m"}}}
+    for report in (
+        {"benchmarks": [new]},
+        {"benchmarks": [old]},
+        {"args": {"model": "m"}, "benchmarks": [entry]},
+        {"args": {"backend_kwargs": {"model": "m"}}, "benchmarks": [entry]},
+    ):
+        assert read_results(files(report)).model == "m"
+    assert read_results(files({"args": 3, "benchmarks": [entry]})).model is None
+    with pytest.raises(ResultError, match=r"different models: m in r0.json; other in r1.json"):
+        read_results(files({"benchmarks": [new]}, {"args": {"model": "other"}, "benchmarks": [entry]}))
+
+
 def test_guidellm_failures_do_not_count() -> None:
     entry = guidellm(8, 14.0)
     entry["metrics"]["request_totals"]["errored"] = 2
