@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from support import nodes
 from support.profile import PROFILES
 
@@ -129,6 +130,13 @@ def test_slower_than_tolerated_is_a_regression() -> None:
     assert line == (
         "instance chat-70b: 850 tokens/s at the knee, 15% less than the 1000 of 2026-01-01; at most 10% is tolerated"
     )
+
+
+def test_records_are_noted_before_the_run_stops_at_another_instance() -> None:
+    tasks = yaml.safe_load((ROOT / "roles/benchmark/tasks/measure.yml").read_text())
+    names = [task["name"] for task in tasks]
+    noted, stopped = (next(i for i, name in enumerate(names) if word in name) for word in ("Note the", "Stop at"))
+    assert noted < stopped
 
 
 def test_the_report() -> None:
