@@ -88,7 +88,7 @@ def benchmark_jobs(
         argv += ["--model", provenance["model"], "--instance", f"{host}/{name}"]
         argv += ["--output-dir", f"{output_dir}/{host}-{name}"]
         for option, value in sorted(settings.items()):
-            if value not in ("", 0, None):
+            if value not in ("", None) and (value or option == "headroom"):
                 argv += [f"--{option}", str(value)]
         for item in sorted(provenance.items()):
             argv += ["--provenance", "=".join(item)]

@@ -99,6 +99,12 @@ def test_a_record_of_something_else_is_stale(change: dict[str, Any]) -> None:
     assert not jobs(fact(job), vllm_version="0.34.0")[0]["fresh"]
 
 
+def test_no_headroom_is_a_headroom() -> None:
+    (job,) = jobs(settings={"headroom": 0.0, "ttft-p99-ms": 0})
+    assert job["argv"][job["argv"].index("--headroom") + 1] == "0.0"
+    assert "--ttft-p99-ms" not in job["argv"]
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"knee": 1}', None])
 def test_a_record_that_cannot_be_read_is_none(text: str | None) -> None:
     assert benchmarking.read_record(text) is None
