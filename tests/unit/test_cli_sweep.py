@@ -6,6 +6,7 @@ import html
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -266,3 +267,17 @@ def test_knee_of_a_directory_without_results(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "concurrency=8").mkdir()
     assert main(["knee", str(tmp_path)]) == 2
     assert "give them by name: concurrency=8" in capsys.readouterr().err
+
+
+def test_stopped_before_the_first_level(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "instinct_fleet", "sweep", "--base-url", url, "--output-dir", str(tmp_path)]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        silent.settimeout(30)
+        connection, _ = silent.accept()
+        with connection:
+            process.send_signal(signal.SIGTERM)
+            _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr
