@@ -30,6 +30,8 @@ MIN_ACHIEVED, MIN_ACHIEVED_IMPORTED = 0.98, 0.90
 REQUESTS_FOR_P99 = 381
 #: Throughput that grows by less than this share a doubling has stopped growing.
 GROWTH = 0.02
+#: Mean answers of one load differ less than this factor, also where they end by themselves and few were asked.
+MIXED = 2.0
 #: What can be read, for the errors about what cannot.
 EXPECTED = (
     "a result of vllm bench serve (completed, duration, ...), a guidellm report (benchmarks) or a sweep (capacity)"
@@ -148,6 +150,7 @@ def record(
     simulated: bool = False,
 ) -> Capacity:
     """Return the capacity record of points by the rule. Without a knee, ``note`` says why."""
+    points = tuple(points)
     merged = merge(points)
     knee = knee_of(merged, ttft_slo_ms)
     curve = [(p.concurrency, p.request_rate) for p in merged if meets(p, ttft_slo_ms)]
@@ -166,7 +169,20 @@ def record(
         run_id=run_id,
         verdict="inconclusive" if knee is None else "lower bound only" if growing else "pass",
         simulated=simulated,
-        note=_note(merged, ttft_slo_ms, knee=knee, growing=growing),
+        note="; ".join(filter(None, (_note(merged, ttft_slo_ms, knee=knee, growing=growing), _mixed(points)))),
+    )
+
+
+def _mixed(points: Iterable[Point]) -> str:
+    """Return what to say when the requests of the points differ too much in length to be one load; else nothing."""
+    lengths = [
+        p.output_token_rate / p.request_rate for p in points if p.counts and p.output_token_rate and p.request_rate
+    ]
+    if not lengths or max(lengths) <= MIXED * min(lengths):
+        return ""
+    return (
+        f"requests have {min(lengths):.0f} to {max(lengths):.0f} output tokens from point to point: these are "
+        "different loads, whose requests/s cannot be compared; give the results of one load"
     )
 
 

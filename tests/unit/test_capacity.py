@@ -317,6 +317,13 @@ def test_growth_at_the_end_is_a_lower_bound() -> None:
     assert "lower bound" in found.note
 
 
+def test_results_of_different_loads_are_told_apart() -> None:
+    short = [vllm_point("f", vllm(c)) for c in (1, 8, 32)]
+    long = [vllm_point("f", vllm(c, CURVE[c] / 8, output_throughput=CURVE[c] * 128)) for c in (32, 64, 96)]
+    assert "128 to 1024 output tokens" in record([*short, *long]).note
+    assert "output tokens" not in record(short).note
+
+
 def test_one_point_alone_is_a_lower_bound() -> None:
     found = record([vllm_point("f", vllm(96))])
     assert (found.knee, found.verdict) == (96, "lower bound only")
