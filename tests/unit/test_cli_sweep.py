@@ -157,6 +157,13 @@ def test_two_result_files_are_compared(tmp_path: Path, capsys: pytest.CaptureFix
     code, document, _ = call(capsys, "sweep", "--compare", str(a), str(b))
     assert (code, document["verdict"]) == (0, "A is better")
     assert document["differences"][0]["change"] == pytest.approx(-0.1)
+    assert not document["simulated"]
+    point = {"concurrency": 1, "requests": 9, "failed": 0, "request_rate": 1.0, "output_token_rate": None}
+    point |= {"achieved_concurrency": 1.0, "ttft_p50_ms": None, "ttft_p99_ms": 50.0}
+    b.write_text(json.dumps({"capacity": {"points": [point], "simulated": True}}))
+    assert call(capsys, "sweep", "--compare", str(a), str(b))[1]["simulated"]
+    main(["sweep", "--compare", str(a), str(b)])
+    assert "Simulated hardware" in capsys.readouterr().out
 
 
 def test_a_key_comes_from_a_file_or_the_environment(
