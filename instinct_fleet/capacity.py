@@ -30,6 +30,8 @@ MIN_ACHIEVED, MIN_ACHIEVED_IMPORTED = 0.98, 0.90
 REQUESTS_FOR_P99 = 381
 #: Throughput that grows by less than this share a doubling has stopped growing.
 GROWTH = 0.02
+#: No measured number is larger; whole numbers of JSON can be too large for a float.
+HUGE = 1e300
 #: Mean answers of one load differ less than this factor, also where they end by themselves and few were asked.
 MIXED = 2.0
 #: What can be read, for the errors about what cannot.
@@ -278,7 +280,7 @@ def _number(where: str, mapping: Mapping[str, Any], key: str, *, needed: bool = 
         if needed:
             raise ResultError(f"{where}: key {key}: not there, expected a number")
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= HUGE:
         raise ResultError(f"{where}: key {key}: got {value!r}, expected a number from 0 on")
     return float(value)
 
@@ -290,10 +292,17 @@ def _whole(where: str, mapping: Mapping[str, Any], key: str) -> int | None:
     return None if value is None else int(value)
 
 
+def _part(where: str, mapping: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = mapping.get(key)
+    if value is not None and not isinstance(value, Mapping):
+        raise ResultError(f"{where}: key {key}: got a {type(value).__name__}, expected a JSON object")
+    return value or {}
+
+
 def _seconds(mapping: Mapping[str, Any], key: str) -> list[float]:
     values = mapping.get(key)
     if not isinstance(values, list) or not all(
-        isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) for v in values
+        isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v <= HUGE for v in values
     ):
         return []
     return [float(v) for v in values]
@@ -606,8 +615,8 @@ def read_results(files: Iterable[tuple[str, str]], *, maybe: Collection[str] = (
                     continue
                 runs.add(run)
                 points += read
-                model = (document.get("settings") or {}).get("model") if "settings" in document else None
-                versions |= {str(k): str(v) for k, v in (inner.get("tool_versions") or {}).items()}
+                model = _part(where, document, "settings").get("model")
+                versions |= {str(k): str(v) for k, v in _part(where, inner, "tool_versions").items()}
                 dates.append(str(inner.get("date") or ""))
                 simulated = simulated or bool(inner.get("simulated"))
                 if inner.get("verdict") in ("inconclusive", "fail"):

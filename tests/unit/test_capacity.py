@@ -181,7 +181,10 @@ def test_an_unknown_p99_is_not_within_the_objective() -> None:
         (json.dumps(vllm(8, failed=True)), "key failed: got True"),
         ('{"benchmarks": [1]}', "benchmarks[0]: got a int"),
         ('{"benchmarks": [{"a": 1}]}', "expected config.strategy and metrics"),
+        (json.dumps(vllm(8, num_prompts=10**400)), "key num_prompts: got 1000"),
         ('{"capacity": {"points": 3}}', "capacity.points: got int"),
+        ('{"capacity": {"points": [], "tool_versions": "x"}}', "key tool_versions: got a str"),
+        ('{"capacity": {"points": []}, "settings": [1]}', "key settings: got a list"),
         ('{"capacity": {"points": [{"x": 1}]}}', "capacity.points[0]: got the keys x"),
     ],
 )
