@@ -9,6 +9,7 @@ import base64
 import hashlib
 import io
 import json
+import math
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -66,7 +67,8 @@ def benchmark_jobs(
     """Return one job an instance: its command line, its key, its last record, and whether that record is fresh.
 
     A record is fresh when its key, a hash of model, vLLM version, arguments, tensor parallel size and topology, is that
-    of what runs now. ``settings`` are options of ``instinct-fleet sweep``; an empty value or 0 leaves one out. Without
+    of what runs now, and it was measured for the objective and the headroom that ``settings`` ask for. ``settings`` are
+    options of ``instinct-fleet sweep``; an empty value leaves one out, and so does 0, but for the headroom. Without
     ``report`` the load test draws none (:func:`benchmark_reports` does it elsewhere).
     """
     shape = topology_hash(as_topology(topology))
@@ -88,7 +90,7 @@ def benchmark_jobs(
         argv += ["--model", provenance["model"], "--instance", f"{host}/{name}"]
         argv += ["--output-dir", f"{output_dir}/{host}-{name}"]
         for option, value in sorted(settings.items()):
-            if value not in ("", 0, None):
+            if value not in ("", None) and (value or option == "headroom"):
                 argv += [f"--{option}", str(value)]
         for item in sorted(provenance.items()):
             argv += ["--provenance", "=".join(item)]
@@ -108,12 +110,25 @@ def benchmark_jobs(
                 "key": key,
                 "provenance": provenance,
                 "previous": previous,
-                "fresh": bool(previous and previous["key"] == key and not again),
+                "fresh": bool(
+                    previous and previous["key"] == key and not again and _same_goal(previous, settings, extra)
+                ),
                 "argv": [*argv, *map(str, extra)],
                 "output_dir": f"{output_dir}/{host}-{name}",
             }
         )
     return jobs
+
+
+def _same_goal(record: Mapping[str, Any], settings: Mapping[str, Any], extra: Sequence[str]) -> bool:
+    """Return whether a record was measured for the objective (ms) and the headroom that are asked for now."""
+    for option, name in (("ttft-p99-ms", "ttft_slo_ms"), ("headroom", "headroom")):
+        if option not in settings or f"--{option}" in extra:
+            continue  # not asked for here
+        wanted, found = float(settings[option] or 0), float(record.get(name) or 0)
+        if not math.isclose(wanted, found, rel_tol=1e-9):  # the sweep counts in seconds
+            return False
+    return True
 
 
 def benchmark_files(
@@ -243,15 +258,26 @@ def _advice(job: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> lis
     return []
 
 
+def _comparable(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> bool:
+    if before is None or before.get("ttft_slo_ms") != now.get("ttft_slo_ms"):
+        return False
+    models = [(record.get("provenance") or {}).get("model") for record in (before, now)]
+    return None in models or models[0] == models[1]
+
+
 def regressions(
     jobs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]], *, tolerance: float
 ) -> list[str]:
-    """Return where throughput at the knee fell by more than ``tolerance`` (a share) since the last record."""
+    """Return where throughput at the knee fell by more than ``tolerance`` (a share) since the last record.
+
+    A record of another model or for another objective says nothing about what is slower.
+    """
     lines = []
     for job in jobs:
-        if job["fresh"]:
+        current = _current(job, results)
+        if job["fresh"] or current is None or not _comparable(job["previous"], current):
             continue
-        before, now = _throughput(job["previous"]), _throughput(_current(job, results))
+        before, now = _throughput(job["previous"]), _throughput(current)
         if before and now is not None and now < before * (1 - tolerance):
             when = (job["previous"] or {}).get("date", "an unknown date")
             lines.append(

@@ -16,7 +16,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,14 @@ MIN_ACHIEVED, MIN_ACHIEVED_IMPORTED = 0.98, 0.90
 REQUESTS_FOR_P99 = 381
 #: Throughput that grows by less than this share a doubling has stopped growing.
 GROWTH = 0.02
+#: No measured number is larger; whole numbers of JSON can be too large for a float.
+HUGE = 1e300
+#: Mean answers of one load differ less than this factor, also where they end by themselves and few were asked.
+MIXED = 2.0
+#: What can be read, for the errors about what cannot.
+EXPECTED = (
+    "a result of vllm bench serve (completed, duration, ...), a guidellm report (benchmarks) or a sweep (capacity)"
+)
 
 
 class ResultError(ValueError):
@@ -58,6 +66,12 @@ def meets(point: Point, ttft_slo_ms: float | None) -> bool:
     return ttft_slo_ms is None or (point.ttft_p99_ms is not None and point.ttft_p99_ms <= ttft_slo_ms)
 
 
+def misses(point: Point, ttft_slo_ms: float | None) -> bool:
+    """Return whether a counting point is known to miss the TTFT objective."""
+    p99 = point.ttft_p99_ms
+    return point.counts and ttft_slo_ms is not None and p99 is not None and p99 > ttft_slo_ms
+
+
 def knee_of(points: Iterable[Point], ttft_slo_ms: float | None, *, tolerance: float = TOLERANCE) -> Point | None:
     """Return the point at the knee, or None when no point counts and meets the objective."""
     eligible = sorted((p for p in points if meets(p, ttft_slo_ms)), key=lambda p: p.concurrency)
@@ -74,9 +88,10 @@ def stopped_growing(before: tuple[int, float], top: tuple[int, float], *, growth
 def still_growing(curve: Sequence[tuple[int, float]], *, growth: float = GROWTH) -> bool:
     """Return whether (concurrency, throughput) pairs, ascending, still grow at their end: then a knee is a lower bound.
 
-    They do not when some concurrency at least 15 % below the highest gives as much, but for ``growth``.
+    They do not when some concurrency at least 15 % below the highest gives as much, but for ``growth``. One pair alone
+    shows no end of growth.
     """
-    if len(curve) < 2:
+    if not curve:
         return False
     top, most = curve[-1]
     return all(x * (1 + growth) < most for c, x in curve[:-1] if c * 1.15 <= top)
@@ -137,14 +152,12 @@ def record(
     simulated: bool = False,
 ) -> Capacity:
     """Return the capacity record of points by the rule. Without a knee, ``note`` says why."""
+    points = tuple(points)
     merged = merge(points)
     knee = knee_of(merged, ttft_slo_ms)
-    counting = [p for p in merged if p.counts and p.request_rate > 0]
-    growing = (
-        knee is not None
-        and all(meets(p, ttft_slo_ms) for p in counting)
-        and still_growing([(p.concurrency, p.request_rate) for p in counting])
-    )
+    curve = [(p.concurrency, p.request_rate) for p in merged if meets(p, ttft_slo_ms)]
+    # Only a point known to miss the objective ends the search for more; one whose p99 nobody knows does not.
+    growing = still_growing(curve) and not any(misses(p, ttft_slo_ms) for p in merged if p.concurrency > curve[-1][0])
     return Capacity(
         instance=instance,
         key=key,
@@ -158,7 +171,20 @@ def record(
         run_id=run_id,
         verdict="inconclusive" if knee is None else "lower bound only" if growing else "pass",
         simulated=simulated,
-        note=_note(merged, ttft_slo_ms, knee=knee, growing=growing),
+        note="; ".join(filter(None, (_note(merged, ttft_slo_ms, knee=knee, growing=growing), _mixed(points)))),
+    )
+
+
+def _mixed(points: Iterable[Point]) -> str:
+    """Return what to say when the requests of the points differ too much in length to be one load; else nothing."""
+    lengths = [
+        p.output_token_rate / p.request_rate for p in points if p.counts and p.output_token_rate and p.request_rate
+    ]
+    if not lengths or max(lengths) <= MIXED * min(lengths):
+        return ""
+    return (
+        f"requests have {min(lengths):.0f} to {max(lengths):.0f} output tokens from point to point: these are "
+        "different loads, whose requests/s cannot be compared; give the results of one load"
     )
 
 
@@ -170,13 +196,25 @@ def _note(points: Sequence[Point], ttft_slo_ms: float | None, *, knee: Point | N
         if not counting:
             return f"none of {len(points)} points counts: {points[0].note}"
         seen = min((p.ttft_p99_ms for p in counting if p.ttft_p99_ms is not None), default=None)
-        best = "unknown" if seen is None else f"{seen:.0f} ms at best"
-        return f"no point meets the TTFT objective of {ttft_slo_ms:g} ms at p99: seen {best}"
+        best = (
+            "the files do not give it (run vllm bench serve with --metric-percentiles 99)"
+            if seen is None
+            else f"seen {seen:.0f} ms at best"
+        )
+        return f"no point meets the TTFT objective of {ttft_slo_ms:g} ms at p99: {best}"
     notes = []
-    if growing:
+    good = [p.concurrency for p in points if meets(p, ttft_slo_ms)]
+    if growing and len(good) == 1:
+        notes.append(f"concurrency {good[0]} alone counts, which shows no end of growth: the knee is a lower bound")
+    elif growing:
         notes.append(
-            f"throughput still grew at concurrency {points[-1].concurrency}, the highest measured: the knee is a lower "
-            "bound"
+            f"throughput still grew at concurrency {good[-1]}, the highest that counts: the knee is a lower bound"
+        )
+    unknown = [str(p.concurrency) for p in points if p.counts and p.ttft_p99_ms is None]
+    if ttft_slo_ms is not None and unknown:
+        notes.append(
+            f"TTFT p99 unknown at concurrency {', '.join(unknown)}, which were left out (run vllm bench serve with "
+            "--metric-percentiles 99)"
         )
     if ttft_slo_ms is not None and knee.requests < REQUESTS_FOR_P99:
         notes.append(
@@ -242,7 +280,7 @@ def _number(where: str, mapping: Mapping[str, Any], key: str, *, needed: bool = 
         if needed:
             raise ResultError(f"{where}: key {key}: not there, expected a number")
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= HUGE:
         raise ResultError(f"{where}: key {key}: got {value!r}, expected a number from 0 on")
     return float(value)
 
@@ -254,10 +292,17 @@ def _whole(where: str, mapping: Mapping[str, Any], key: str) -> int | None:
     return None if value is None else int(value)
 
 
+def _part(where: str, mapping: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = mapping.get(key)
+    if value is not None and not isinstance(value, Mapping):
+        raise ResultError(f"{where}: key {key}: got a {type(value).__name__}, expected a JSON object")
+    return value or {}
+
+
 def _seconds(mapping: Mapping[str, Any], key: str) -> list[float]:
     values = mapping.get(key)
     if not isinstance(values, list) or not all(
-        isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) for v in values
+        isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v <= HUGE for v in values
     ):
         return []
     return [float(v) for v in values]
@@ -360,13 +405,18 @@ def _vllm_latency(
 
 def _vllm_concurrency(where: str, result: Mapping[str, Any]) -> tuple[int | None, str]:
     """Return (asked concurrency, why the point cannot count)."""
-    concurrency = _whole(where, result, "max_concurrency")
+    concurrency = None if _unbounded(result.get("max_concurrency")) else _whole(where, result, "max_concurrency")
     if concurrency:
         return concurrency, ""
     rate = result.get("request_rate")
-    if rate in (None, "inf") or (isinstance(rate, float) and math.isinf(rate)):
+    if _unbounded(rate):
         return None, "all requests were sent at once: no steady concurrency (run with --max-concurrency)"
     return None, f"open loop at {rate} requests/s: no concurrency was asked (run with --max-concurrency)"
+
+
+def _unbounded(value: Any) -> bool:
+    """Return whether a bound was not set: absent, or infinite as text or as a number."""
+    return value in (None, "inf", math.inf)
 
 
 def _counts(
@@ -396,7 +446,10 @@ def guidellm_point(where: str, result: Mapping[str, Any]) -> Point:
     strategy = config.get("strategy") if isinstance(config, Mapping) else None
     metrics = result.get("metrics")
     if not isinstance(strategy, Mapping) or not isinstance(metrics, Mapping):
-        raise ResultError(f"{where}: got the keys {_keys(result)}, expected config.strategy and metrics of guidellm")
+        raise ResultError(
+            f"{where}: got the keys {_keys(result)}, expected config.strategy and metrics, as guidellm 0.2 to 0.8 "
+            "writes them"
+        )
     kind = str(strategy.get("type_") or strategy.get("kind") or strategy.get("type") or "unknown")
 
     def part(name: str) -> Mapping[str, Any]:
@@ -458,6 +511,22 @@ def guidellm_point(where: str, result: Mapping[str, Any]) -> Point:
     )
 
 
+def _guidellm_model(report: Mapping[str, Any], entry: Mapping[str, Any]) -> Any:
+    """Return the model of a guidellm report: where an entry has it (0.2, 0.4 on), or its arguments; None if nowhere."""
+    for holder, path in (
+        (entry, "config.backend.model"),
+        (entry, "worker.backend_model"),
+        (report, "args.model"),
+        (report, "args.backend_kwargs.model"),
+    ):
+        value: Any = holder
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if isinstance(value, str) and value:
+            return value
+    return None
+
+
 def _keys(document: Any) -> str:
     if not isinstance(document, Mapping):
         return f"a {type(document).__name__}"
@@ -489,8 +558,26 @@ def own_points(where: str, document: Mapping[str, Any]) -> tuple[Point, ...]:
     return tuple(read)
 
 
-def read_results(files: Iterable[tuple[str, str]]) -> Results:
+def is_own(document: Mapping[str, Any]) -> bool:
+    """Return whether a document is one of our sweeps or capacity records."""
+    return document.get("kind") == "instinct-fleet sweep" or "capacity" in document or "ttft_slo_ms" in document
+
+
+def is_result(document: Any) -> bool:
+    """Return whether a document looks like a result of any of the known tools."""
+    return isinstance(document, Mapping) and (
+        is_own(document)
+        or isinstance(document.get("benchmarks"), list)
+        or "completed" in document
+        or "request_throughput" in document
+    )
+
+
+def read_results(files: Iterable[tuple[str, str]], *, maybe: Collection[str] = ()) -> Results:
     """Read result files, given as (name, text), of any of the known tools.
+
+    A file named in ``maybe`` was not chosen one by one (it lay in a directory): when it holds JSON that is no result it
+    is left out, and a finding says so. Two files of one run of our own sweep count once.
 
     Raises:
         ResultError: a file is not a result, or the files are about different models.
@@ -501,16 +588,35 @@ def read_results(files: Iterable[tuple[str, str]]) -> Results:
     dates: list[str] = []
     findings: list[Finding] = []
     simulated = False
+    runs: set[str] = set()
     for name, text in files:
-        for where, document in documents(name, text):
+        found = documents(name, text)
+        if name in maybe and not any(is_result(document) for _, document in found):
+            findings.append(
+                Finding(
+                    code="load_file_no_result",
+                    severity="info",
+                    subject=name,
+                    message=f"got the keys {_keys(found[0][1])}, expected {EXPECTED}; it was left out",
+                    remedy="give the result files by name",
+                )
+            )
+            continue
+        for where, document in found:
             if not isinstance(document, Mapping):
                 raise ResultError(f"{where}: got a {type(document).__name__}, expected a JSON object")
             model: Any = None
-            if document.get("kind") == "instinct-fleet sweep" or "capacity" in document or "ttft_slo_ms" in document:
-                points += own_points(where, document)
+            if is_own(document):
+                read = own_points(where, document)
                 inner = document.get("capacity", document)
-                model = (document.get("settings") or {}).get("model") if "settings" in document else None
-                versions |= {str(k): str(v) for k, v in (inner.get("tool_versions") or {}).items()}
+                run = str(inner.get("run_id") or "")
+                if run and run in runs:
+                    # sweep.json holds the record that capacity.json repeats: that is one measurement, not two.
+                    continue
+                runs.add(run)
+                points += read
+                model = _part(where, document, "settings").get("model")
+                versions |= {str(k): str(v) for k, v in _part(where, inner, "tool_versions").items()}
                 dates.append(str(inner.get("date") or ""))
                 simulated = simulated or bool(inner.get("simulated"))
                 if inner.get("verdict") in ("inconclusive", "fail"):
@@ -533,16 +639,14 @@ def read_results(files: Iterable[tuple[str, str]]) -> Results:
                     if not isinstance(entry, Mapping):
                         raise ResultError(f"{here}: got a {type(entry).__name__}, expected a JSON object")
                     points.append(guidellm_point(here, entry))
+                    model = model or _guidellm_model(document, entry)
             elif "completed" in document or "request_throughput" in document:
                 points.append(vllm_point(where, document))
                 versions.setdefault("vllm bench serve", str(document.get("vllm_version") or "unknown"))
                 dates.append(str(document.get("date") or ""))
                 model = document.get("model_id")
             else:
-                raise ResultError(
-                    f"{where}: got the keys {_keys(document)}, expected a result of vllm bench serve (completed, "
-                    "duration, ...), a guidellm report (benchmarks) or a sweep (capacity)"
-                )
+                raise ResultError(f"{where}: got the keys {_keys(document)}, expected {EXPECTED}")
             if model:
                 models.setdefault(str(model), where)
     if len(models) > 1:

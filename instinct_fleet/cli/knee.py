@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -59,38 +59,65 @@ def share(text: str) -> float:
     return value
 
 
-def result_files(paths: list[Path]) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of files, and of the .json and .jsonl files of directories, in order.
+def _is_directory(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as exc:
+        raise UsageError(f"{path}: {exc.strerror}; expected bench results, or a readable directory of them") from exc
+
+
+def files_in(directory: Path) -> list[Path]:
+    """Return the .json and .jsonl files of a directory, in order.
 
     Raises:
-        UsageError: a path cannot be read, or a directory holds no results.
+        UsageError: the directory cannot be read, or holds none.
+    """
+    try:
+        entries = sorted(directory.iterdir())
+    except OSError as exc:
+        raise UsageError(f"{directory}: {exc}; expected a readable directory of bench results") from exc
+    inside = [p for p in entries if p.suffix in (".json", ".jsonl") and not p.is_dir()]
+    if not inside:
+        below = [p.name for p in entries if p.is_dir()]
+        hint = f" (directories below it are not searched; give them by name: {', '.join(below[:3])})" if below else ""
+        raise UsageError(f"{directory}: no .json or .jsonl file in this directory; expected bench results{hint}")
+    return inside
+
+
+def result_files(paths: Iterable[Path]) -> Iterator[tuple[str, str]]:
+    """Yield (name, text) of files.
+
+    Raises:
+        UsageError: a file cannot be read.
     """
     for path in paths:
         try:
-            inside = sorted(p for p in path.iterdir() if p.suffix in (".json", ".jsonl")) if path.is_dir() else [path]
-        except OSError as exc:
-            raise UsageError(
-                f"{path}: {exc.strerror}; expected bench results, or a readable directory of them"
-            ) from exc
-        if not inside:
-            raise UsageError(f"{path}: no .json or .jsonl file in this directory; expected bench results")
-        for file in inside:
-            try:
-                yield str(file), file.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as exc:
-                raise UsageError(f"{file}: {exc}; expected a readable JSON file") from exc
+            yield str(path), path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as exc:
+            raise UsageError(f"{path}: {exc}; expected a readable JSON file") from exc
 
 
 def load(paths: list[Path]) -> Results:
-    """Read result files.
+    """Read result files, and those of directories, where other JSON may lie beside them.
 
     Raises:
-        UsageError: a file is not a result.
+        UsageError: a file cannot be read or is not a result, or a directory holds no result.
     """
+    inside = {path: files_in(path) for path in paths if _is_directory(path)}
+    files = [file for path in paths for file in inside.get(path, [path])]
+    maybe = {str(file) for group in inside.values() for file in group}
     try:
-        return read_results(result_files(paths))
+        results = read_results(result_files(files), maybe=maybe)
     except ResultError as exc:
         raise UsageError(str(exc)) from exc
+    others = {f.subject: f.message for f in results.findings if f.code == "load_file_no_result"}
+    for path, group in inside.items():
+        if all(str(file) in others for file in group):
+            first = str(group[0])
+            raise UsageError(
+                f"{path}: none of its {len(group)} .json or .jsonl files is a result; {first}: {others[first]}"
+            )
+    return results
 
 
 def points_table(points: Sequence[Point], *, knee: int | None) -> Table:
@@ -153,6 +180,9 @@ def run(args: argparse.Namespace) -> int:
             )
             if capacity.note:
                 console.print(f"Note: {capacity.note}")
+        for finding in findings:
+            if finding.code == "load_file_no_result":
+                console.print(f"Left out: {finding.subject}: {finding.message}")
     return DONE if capacity.knee is not None else FINDINGS
 
 

@@ -605,10 +605,13 @@ def _compare(args: argparse.Namespace) -> int:
     live = [name.startswith(("http://", "https://")) for name in (a, b)]
     if live[0] != live[1]:
         raise UsageError(f"--compare: got {a} and {b}, expected two result files (or directories) or two base URLs")
+    simulated = args.simulated
     if all(live):
         differences, interrupted, voids = _compare_live(args, a, b)
     else:
-        differences = compare_points(pairs_of(load([Path(a)]).points, load([Path(b)]).points))
+        left, right = load([Path(a)]), load([Path(b)])
+        simulated = simulated or left.simulated or right.simulated
+        differences = compare_points(pairs_of(left.points, right.points))
         interrupted, voids = False, []
         if not differences:
             raise UsageError(f"--compare: {a} and {b} have no concurrency in common at which both count")
@@ -619,7 +622,7 @@ def _compare(args: argparse.Namespace) -> int:
         "schema": 1,
         "a": a,
         "b": b,
-        "simulated": args.simulated,
+        "simulated": simulated,
         "verdict": verdict,
         "differences": [to_json(d) for d in differences],
         "void": voids,
@@ -629,6 +632,8 @@ def _compare(args: argparse.Namespace) -> int:
         print(json.dumps(document, indent=2))
     else:
         _show_differences(differences, verdict, voids)
+        if simulated:
+            print("Simulated hardware: these numbers say nothing about a real GPU.")
     if interrupted:
         return INTERRUPTED
     return FINDINGS if verdict == "inconclusive" else DONE

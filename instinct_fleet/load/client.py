@@ -157,6 +157,14 @@ def content_of(choice: Mapping[str, Any]) -> bool:
     )
 
 
+def _count(usage: Any, name: str) -> int | None:
+    """Return a count of a stream's usage, None where it is not given; ValueError for what is no count."""
+    count = usage.get(name) if isinstance(usage, dict) else usage
+    if count is not None and not isinstance(count, int):
+        raise ValueError(f"usage {str(usage)[:60]}, expected usage to hold counts of tokens")
+    return count
+
+
 class Inbox:
     """Takes the time of bytes when they arrive and leaves the work on them for after the present round of reads.
 
@@ -359,7 +367,9 @@ class Stream(asyncio.Protocol):
             return
         choices = event.get("choices")
         if choices:
-            choice = choices[0]
+            choice = choices[0] if isinstance(choices, list) else None
+            if not isinstance(choice, dict):
+                raise ValueError(f"event {payload[:60]!r}, expected choices to be a list of JSON objects")
             if content_of(choice):
                 if record.chunks:
                     self._on_chunk(now, now - record.last)
@@ -372,8 +382,8 @@ class Stream(asyncio.Protocol):
                 record.finish_reason = str(choice["finish_reason"])
         usage = event.get("usage")
         if usage:
-            record.output_tokens = usage.get("completion_tokens")
-            record.prompt_tokens = usage.get("prompt_tokens")
+            output, prompt = _count(usage, "completion_tokens"), _count(usage, "prompt_tokens")
+            record.output_tokens, record.prompt_tokens = output, prompt
 
     # ---- ends -----------------------------------------------------------------------------------------------------
 

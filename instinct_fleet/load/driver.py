@@ -37,9 +37,16 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def run(main: Any) -> Any:
-    """Run a coroutine to its end on :func:`new_event_loop`."""
+    """Run a coroutine to its end on :func:`new_event_loop`.
+
+    Raises:
+        KeyboardInterrupt: it was cancelled, by Ctrl-C or (where SIGTERM cancels) by SIGTERM.
+    """
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(main)
+        try:
+            return runner.run(main)
+        except asyncio.CancelledError as exc:
+            raise KeyboardInterrupt from exc
 
 
 class Driver:

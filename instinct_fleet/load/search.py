@@ -500,6 +500,24 @@ def _drift(points: Sequence[Pooled]) -> str | None:
     return None
 
 
+def _uncertified(knee: Pooled, config: SearchConfig) -> str:
+    """Return why the requests at the knee do not show that the objective is met, and what would help."""
+    needed = clean_requests_needed(config.attainment)
+    if knee.judged < needed:
+        return (
+            f"{knee.judged} requests at concurrency {knee.concurrency} cannot show that {config.attainment:.0%} meet "
+            f"the objective: it takes {needed} without a miss. Give a larger --budget-seconds or a lower --attainment"
+        )
+    # Enough were seen: the server itself is at the edge, which no larger budget changes.
+    low, high = wilson(knee.attained, knee.judged)
+    return (
+        f"{knee.attained} of {knee.judged} requests at concurrency {knee.concurrency} had their first token within "
+        f"{(config.objective or 0) * 1e3:g} ms (95 %: {low:.2%} to {high:.2%}), expected to show "
+        f"{config.attainment:.0%}: the objective is at the edge of what the server does. Give a larger "
+        "--ttft-p99-ms or a lower --attainment"
+    )
+
+
 def conclude(history: Sequence[Level], config: SearchConfig, *, stopped: str | None = None) -> Outcome:
     """Return the outcome that a history supports. ``stopped`` says why the search could not finish."""
     view = _View(history, config)
@@ -541,13 +559,7 @@ def conclude(history: Sequence[Level], config: SearchConfig, *, stopped: str | N
     if drift:
         return outcome("inconclusive", drift)
     if not view.knee.certified(config):
-        needed = clean_requests_needed(config.attainment)
-        return outcome(
-            "inconclusive",
-            f"{view.knee.judged} requests at concurrency {view.knee.concurrency} cannot show that "
-            f"{config.attainment:.0%} meet the objective: it takes {needed} without a miss. Give a larger "
-            "--budget-seconds or a lower --attainment",
-        )
+        return outcome("inconclusive", _uncertified(view.knee, config))
     if _growing(view):
         return outcome(
             "lower bound only",

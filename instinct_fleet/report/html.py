@@ -11,10 +11,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from instinct_fleet.report import charts
 
 
-def _number(value: Any, digits: int = 0) -> str:
+def _number(value: Any, digits: int = 0, unit: str = "") -> str:
     if value is None:
         return "unknown"
-    return f"{value:,.{digits}f}" if isinstance(value, (int, float)) else str(value)
+    return f"{value:,.{digits}f}{unit}" if isinstance(value, (int, float)) else str(value)
 
 
 def _drawings(document: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from support import nodes
 from support.profile import PROFILES
 
@@ -98,6 +99,29 @@ def test_a_record_of_something_else_is_stale(change: dict[str, Any]) -> None:
     assert not jobs(fact(job), vllm_version="0.34.0")[0]["fresh"]
 
 
+def test_a_record_for_another_goal_is_stale() -> None:
+    (job,) = jobs()
+    goal = {"ttft-p99-ms": 2000, "headroom": 0.2}
+    assert jobs(fact(job), settings=goal)[0]["fresh"]
+    assert not jobs(fact(job), settings={**goal, "ttft-p99-ms": 500})[0]["fresh"]
+    assert not jobs(fact(job), settings={**goal, "ttft-p99-ms": 0})[0]["fresh"]
+    assert not jobs(fact(job), settings={**goal, "headroom": 0.3})[0]["fresh"]
+    odd = {
+        benchmarking.fact_path("chat-70b"): json.dumps(
+            {**capacity(1.0, ttft_slo_ms=1001 / 1e3 * 1e3), "key": job["key"]}
+        )
+    }
+    assert jobs(odd, settings={**goal, "ttft-p99-ms": 1001})[0]["fresh"]
+    # What the further options ask for is not known here.
+    assert jobs(fact(job), settings={**goal, "ttft-p99-ms": 500}, extra=["--ttft-p99-ms", "2000"])[0]["fresh"]
+
+
+def test_no_headroom_is_a_headroom() -> None:
+    (job,) = jobs(settings={"headroom": 0.0, "ttft-p99-ms": 0})
+    assert job["argv"][job["argv"].index("--headroom") + 1] == "0.0"
+    assert "--ttft-p99-ms" not in job["argv"]
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"knee": 1}', None])
 def test_a_record_that_cannot_be_read_is_none(text: str | None) -> None:
     assert benchmarking.read_record(text) is None
@@ -129,6 +153,23 @@ def test_slower_than_tolerated_is_a_regression() -> None:
     assert line == (
         "instance chat-70b: 850 tokens/s at the knee, 15% less than the 1000 of 2026-01-01; at most 10% is tolerated"
     )
+
+
+def test_another_model_or_objective_is_no_regression() -> None:
+    (job,) = jobs()
+    (other,) = jobs(fact(job), unit={**UNIT, "question": {"model": "qwen"}})
+    assert benchmarking.regressions([other], [measured(other, 100.0)], tolerance=0.1) == []
+    (stale,) = jobs(fact(job), settings={"ttft-p99-ms": 500})
+    assert benchmarking.regressions([stale], [measured(stale, 100.0, ttft_slo_ms=500)], tolerance=0.1) == []
+    (newer,) = jobs(fact(job), vllm_version="0.34.0")
+    assert len(benchmarking.regressions([newer], [measured(newer, 100.0)], tolerance=0.1)) == 1
+
+
+def test_records_are_noted_before_the_run_stops_at_another_instance() -> None:
+    tasks = yaml.safe_load((ROOT / "roles/benchmark/tasks/measure.yml").read_text())
+    names = [task["name"] for task in tasks]
+    noted, stopped = (next(i for i, name in enumerate(names) if word in name) for word in ("Note the", "Stop at"))
+    assert noted < stopped
 
 
 def test_the_report() -> None:

@@ -138,6 +138,8 @@ def test_detailed_files_give_what_the_summary_leaves_out() -> None:
         ({"failed": 3}, "3 requests failed"),
         ({"mean_e2el_ms": 100.0}, "client- or server-capped"),
         ({"max_concurrency": None}, "sent at once"),
+        ({"max_concurrency": "inf"}, "sent at once"),
+        ({"max_concurrency": float("inf"), "request_rate": float("inf")}, "sent at once"),
         ({"max_concurrency": None, "request_rate": 4.0}, "open loop at 4.0"),
         ({"completed": 0, "num_prompts": 0, "request_throughput": 0.0}, "no request completed"),
         ({"request_throughput": 80.0}, "contradicts completed / duration"),
@@ -179,7 +181,10 @@ def test_an_unknown_p99_is_not_within_the_objective() -> None:
         (json.dumps(vllm(8, failed=True)), "key failed: got True"),
         ('{"benchmarks": [1]}', "benchmarks[0]: got a int"),
         ('{"benchmarks": [{"a": 1}]}', "expected config.strategy and metrics"),
+        (json.dumps(vllm(8, num_prompts=10**400)), "key num_prompts: got 1000"),
         ('{"capacity": {"points": 3}}', "capacity.points: got int"),
+        ('{"capacity": {"points": [], "tool_versions": "x"}}', "key tool_versions: got a str"),
+        ('{"capacity": {"points": []}, "settings": [1]}', "key settings: got a list"),
         ('{"capacity": {"points": [{"x": 1}]}}', "capacity.points[0]: got the keys x"),
     ],
 )
@@ -250,6 +255,21 @@ def test_guidellm_strategies(change: dict[str, Any], counts: bool, words: str) -
     assert (point.counts, words in point.note) == (counts, True)
 
 
+def test_guidellm_reports_name_their_model() -> None:
+    entry, old = guidellm(8, 14.0), {**guidellm(8, 14.0), "worker": {"backend_model": "m"}}
+    new = {**entry, "config": {**entry["config"], "backend": {"model": "m"}}}
+    for report in (
+        {"benchmarks": [new]},
+        {"benchmarks": [old]},
+        {"args": {"model": "m"}, "benchmarks": [entry]},
+        {"args": {"backend_kwargs": {"model": "m"}}, "benchmarks": [entry]},
+    ):
+        assert read_results(files(report)).model == "m"
+    assert read_results(files({"args": 3, "benchmarks": [entry]})).model is None
+    with pytest.raises(ResultError, match=r"different models: m in r0.json; other in r1.json"):
+        read_results(files({"benchmarks": [new]}, {"args": {"model": "other"}, "benchmarks": [entry]}))
+
+
 def test_guidellm_failures_do_not_count() -> None:
     entry = guidellm(8, 14.0)
     entry["metrics"]["request_totals"]["errored"] = 2
@@ -274,6 +294,14 @@ def test_a_sweep_that_did_not_trust_itself_stays_a_finding() -> None:
     assert "late" in findings[0].message
 
 
+def test_two_files_of_one_run_are_one_measurement() -> None:
+    capacity = {**to_json(record(read_results(files(vllm(8), vllm(32))).points)), "run_id": "20260101-abc"}
+    points = read_results(files(capacity, {"kind": "instinct-fleet sweep", "capacity": capacity})).points
+    assert [p.requests for p in merge(points)] == [500, 500]
+    other = {**capacity, "run_id": "20260102-def"}
+    assert [p.requests for p in merge(read_results(files(capacity, other)).points)] == [1000, 1000]
+
+
 def test_repeated_runs_are_taken_together() -> None:
     points = [vllm_point("a", vllm(32)), vllm_point("b", vllm(32, 44.0, p99_ttft_ms=900.0))]
     (merged,) = merge(points)
@@ -292,6 +320,37 @@ def test_growth_at_the_end_is_a_lower_bound() -> None:
     assert "lower bound" in found.note
 
 
+def test_results_of_different_loads_are_told_apart() -> None:
+    short = [vllm_point("f", vllm(c)) for c in (1, 8, 32)]
+    long = [vllm_point("f", vllm(c, CURVE[c] / 8, output_throughput=CURVE[c] * 128)) for c in (32, 64, 96)]
+    assert "128 to 1024 output tokens" in record([*short, *long]).note
+    assert "output tokens" not in record(short).note
+
+
+def test_one_point_alone_is_a_lower_bound() -> None:
+    found = record([vllm_point("f", vllm(96))])
+    assert (found.knee, found.verdict) == (96, "lower bound only")
+    assert "concurrency 96 alone counts" in found.note
+    # A higher one that misses the objective says where it ends.
+    assert record([vllm_point("f", vllm(c)) for c in (96, 192)], ttft_slo_ms=1000).verdict == "pass"
+
+
+def test_what_is_not_known_to_miss_the_objective_is_no_end() -> None:
+    points = [vllm_point("f", vllm(c, p99_ttft_ms=None if c > 32 else 10.0 * c)) for c in (1, 8, 32, 64)]
+    found = record(points, ttft_slo_ms=1000)
+    assert (found.knee, found.verdict) == (32, "lower bound only")
+    assert "unknown at concurrency 64" in found.note
+    none = record([vllm_point("f", vllm(c, p99_ttft_ms=None)) for c in (1, 8)], ttft_slo_ms=1000)
+    assert none.knee is None
+    assert "--metric-percentiles 99" in none.note
+
+
+def test_the_lower_bound_names_the_highest_that_counts() -> None:
+    found = record([vllm_point("f", vllm(c, failed=3 if c > 32 else 0)) for c in (1, 8, 32, 64)])
+    assert (found.knee, found.verdict) == (32, "lower bound only")
+    assert "still grew at concurrency 32, the highest that counts" in found.note
+
+
 def test_when_throughput_has_stopped_growing() -> None:
     assert stopped_growing((64, 100.0), (128, 101.9))
     assert not stopped_growing((64, 100.0), (128, 102.1))
@@ -299,7 +358,9 @@ def test_when_throughput_has_stopped_growing() -> None:
     assert still_growing([(10, 10.0), (20, 20.0)])
     assert not still_growing([(10, 10.0), (100, 99.0), (120, 100.0)])
     assert still_growing([(10, 10.0), (110, 99.0), (120, 100.0)])
-    assert not still_growing([(10, 10.0)])
+    # One level shows no end of growth, and none shows nothing.
+    assert still_growing([(10, 10.0)])
+    assert not still_growing([])
 
 
 @pytest.mark.parametrize(("knee", "limit"), [(1, 1), (2, 1), (5, 4), (35, 28), (96, 76), (100, 80), (10**6, 800_000)])

@@ -6,6 +6,7 @@ import html
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -65,8 +66,10 @@ def test_a_ladder_from_end_to_end(start: Start, tmp_path: Path, capsys: pytest.C
     assert len((out / "levels.jsonl").read_text().splitlines()) == len(document["levels"])
     assert "Simulated hardware" in (out / "report.html").read_text()
     # The other command reads the same record and says the same.
-    code, again, _ = call(capsys, "knee", str(out / "sweep.json"))
-    assert (code, again["knee"], again["limit"]) == (0, document["capacity"]["knee"], document["capacity"]["limit"])
+    for source in (out / "sweep.json", out):
+        code, again, _ = call(capsys, "knee", str(source))
+        assert (code, again["knee"], again["limit"]) == (0, document["capacity"]["knee"], document["capacity"]["limit"])
+        assert again["points"] == document["capacity"]["points"]
 
 
 def test_advice_comes_with_the_numbers_that_led_to_it(
@@ -154,6 +157,13 @@ def test_two_result_files_are_compared(tmp_path: Path, capsys: pytest.CaptureFix
     code, document, _ = call(capsys, "sweep", "--compare", str(a), str(b))
     assert (code, document["verdict"]) == (0, "A is better")
     assert document["differences"][0]["change"] == pytest.approx(-0.1)
+    assert not document["simulated"]
+    point = {"concurrency": 1, "requests": 9, "failed": 0, "request_rate": 1.0, "output_token_rate": None}
+    point |= {"achieved_concurrency": 1.0, "ttft_p50_ms": None, "ttft_p99_ms": 50.0}
+    b.write_text(json.dumps({"capacity": {"points": [point], "simulated": True}}))
+    assert call(capsys, "sweep", "--compare", str(a), str(b))[1]["simulated"]
+    main(["sweep", "--compare", str(a), str(b)])
+    assert "Simulated hardware" in capsys.readouterr().out
 
 
 def test_a_key_comes_from_a_file_or_the_environment(
@@ -252,3 +262,41 @@ def test_knee_without_a_usable_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "x.json").write_text("{")
     assert main(["knee", str(tmp_path)]) == 2
     assert "x.json" in capsys.readouterr().err
+
+
+def test_knee_of_a_directory_with_other_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = {"completed": 10, "duration": 5.0, "max_concurrency": 4, "mean_e2el_ms": 2000.0}
+    (tmp_path / "c4.json").write_text(json.dumps(result))
+    (tmp_path / "c4.pytorch.json").write_text(json.dumps([{"benchmark": {"name": "vLLM benchmark"}}]))
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    assert main(["knee", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "Knee 4" in out
+    assert "prompts.jsonl: got the keys prompt" in out.replace("\n", " ")
+    # A file that was asked for by its name has to be a result.
+    assert main(["knee", str(tmp_path / "c4.json"), str(tmp_path / "prompts.jsonl")]) == 2
+    assert "got the keys prompt" in capsys.readouterr().err
+
+
+def test_knee_of_a_directory_without_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n')
+    assert main(["knee", str(tmp_path)]) == 2
+    assert "none of its 1 .json or .jsonl files is a result" in capsys.readouterr().err
+    (tmp_path / "prompts.jsonl").unlink()
+    (tmp_path / "concurrency=8").mkdir()
+    assert main(["knee", str(tmp_path)]) == 2
+    assert "give them by name: concurrency=8" in capsys.readouterr().err
+
+
+def test_stopped_before_the_first_level(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "instinct_fleet", "sweep", "--base-url", url, "--output-dir", str(tmp_path)]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        silent.settimeout(30)
+        connection, _ = silent.accept()
+        with connection:
+            process.send_signal(signal.SIGTERM)
+            _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr

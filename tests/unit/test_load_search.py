@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 import pytest
 from support.simulator import Physics, even_lengths
@@ -295,3 +296,18 @@ def test_a_search_is_reproducible() -> None:
     first, second = (search(family, SearchConfig(), seed=11) for _ in range(2))
     assert first == second
     assert VirtualRunner(family, 1).measure(Ask(3, "bracket")).concurrency == 3
+
+
+@pytest.mark.parametrize(
+    ("attained", "judged", "words"),
+    [
+        (200, 200, "200 requests at concurrency 8 cannot show that 99% meet the objective: it takes 381"),
+        (1782, 1800, r"1782 of 1800 requests at concurrency 8 .*98\.42% to 99\.37%.* larger --ttft-p99-ms"),
+    ],
+)
+def test_an_objective_that_is_not_shown_says_what_would_help(attained: int, judged: int, words: str) -> None:
+    seen = {"attained": attained, "judged": judged}
+    history = [level(1, 10.0, **seen), level(8, 80.0, **seen), level(32, 81.0, **seen)]
+    outcome = conclude(history, SearchConfig(objective=0.5))
+    assert outcome.verdict == "inconclusive"
+    assert re.search(words, outcome.reasons[0])

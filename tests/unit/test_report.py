@@ -108,4 +108,5 @@ def test_unknown_values_are_not_drawn_and_not_hidden(missing: str) -> None:
         point[missing] = None
     text = render(data)
     assert "unknown" in text
+    assert "unknown ms" not in text
     assert "nan" not in text.lower().replace("finance", "")

@@ -48,7 +48,9 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     points = [
-        Point(c, float(c), 500, 0, 10.0 * min(c, 32), 100.0 * min(c, 32), 5.0 * c, 9.0 * c, 24.0, 26.0, 700.0 + c, 12345.0)
+        Point(
+            c, float(c), 500, 0, 10.0 * min(c, 32), 100.0 * min(c, 32), 5.0 * c, 9.0 * c, 24.0, 26.0, 700.0 + c, 12345.0
+        )
         for c in CONCURRENCIES
     ]
     capacity = record(points, ttft_slo_ms=900.0, instance="node1/a", key="k")
