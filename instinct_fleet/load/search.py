@@ -81,17 +81,26 @@ class Pooled:
     rejected: bool
 
     def objective(self, config: SearchConfig) -> Objective:
-        """Return whether the objective is met: by Wilson's interval when it decides, else by the share seen."""
+        """Return whether the objective is met: by Wilson's interval when it decides, else by the share seen.
+
+        Where several levels did not decide it, the server is at the edge of what was asked. That counts as a miss, so
+        that the search steps down to where the objective can be shown.
+        """
         if self.rejected:
             return "misses"
         if config.objective is None:
             return "meets"
         if not self.judged:
             return "unclear"
-        _, high = wilson(self.attained, self.judged)
+        low, high = wilson(self.attained, self.judged)
         if high < config.attainment:
             return "misses"
-        return "meets" if self.attained >= config.attainment * self.judged else "unclear"
+        tried = len(self.levels) >= 2 * config.agree
+        if self.attained < config.attainment * self.judged:
+            return "misses" if tried else "unclear"
+        # Too few requests say nothing against it, and fewer in flight would give fewer still.
+        many = self.judged >= 2 * clean_requests_needed(config.attainment)
+        return "misses" if tried and many and low < config.attainment and self.concurrency > 1 else "meets"
 
     def certified(self, config: SearchConfig) -> bool:
         """Return whether Wilson's lower bound shows the objective."""

@@ -160,6 +160,19 @@ def test_the_objective_binds_before_saturation() -> None:
     assert len(history) <= 20
 
 
+@pytest.mark.parametrize("share", [0.992, 0.988])
+def test_a_server_at_the_edge_of_the_objective_is_stepped_down_from(share: float) -> None:
+    # From 28 to 30 no number of levels decides: the pooled share is too close to what was asked.
+    def also(ask: Ask) -> dict[str, object]:
+        met = 1.0 if ask.concurrency < 28 else share if ask.concurrency <= 30 else 0.6
+        return {"attained": round(500 * met)}
+
+    outcome, history = against(lambda c: 10.0 * c, SearchConfig(objective=0.5), also=also)
+    assert outcome.verdict == "pass"
+    assert outcome.knee in (26, 27)
+    assert len(history) <= 30
+
+
 def test_a_full_server_bounds_the_search() -> None:
     def also(ask: Ask) -> dict[str, object]:
         full = ask.concurrency > 24
