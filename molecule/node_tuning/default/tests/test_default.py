@@ -44,7 +44,8 @@ def test_acs_is_off_and_nothing_else_of_the_device_changed(host: Any) -> None:
 def test_services_and_sessions_get_the_limits(host: Any) -> None:
     said = host.run("systemctl show -p DefaultLimitMEMLOCK -p DefaultLimitNOFILE").stdout.split()
     assert sorted(said) == ["DefaultLimitMEMLOCK=65536", "DefaultLimitNOFILE=1024"]
-    assert "* hard memlock 65536" in host.file("/etc/security/limits.d/90-instinct-fleet.conf").content_string
+    # PAM counts in KiB, systemd in bytes.
+    assert "* hard memlock 64\n" in host.file("/etc/security/limits.d/90-instinct-fleet.conf").content_string
 
 
 def test_the_boot_loader_has_the_options_once(host: Any) -> None:
