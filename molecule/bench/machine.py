@@ -59,7 +59,7 @@ PACKAGES = [
     "udev",
 ]
 #: KVM may be there and hang (nested virtualisation); emulation works everywhere. A machine that reboots runs its CPUs
-#: in turn: with a thread for each, a reboot was seen to end with the first CPU waiting for ever for the second to start.
+#: in turn: with a thread for each, a reboot ended with the first CPU waiting for ever for the second to start.
 ACCELERATORS = {"kernel": "tcg,thread=multi", "disk": "tcg,thread=single"}
 #: One is enough to tell the nodes apart. Two more virtual CPUs than real ones made a boot on two busy cores 200 s
 #: instead of 28 s, since they wait for each other.
