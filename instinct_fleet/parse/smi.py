@@ -176,14 +176,17 @@ def some(items: Sequence[Any], limit: int = 4) -> str:
 
 @dataclass(frozen=True)
 class Rule:
-    """A remark the tools make. ``alone`` is its severity where no data came with it."""
+    """A remark the tools make. ``alone`` is its severity where no data came with it.
+
+    With nothing but a pattern it is no remark of the tool's at all, and says nothing.
+    """
 
     pattern: str
-    code: str
-    with_data: Severity | None
-    alone: Severity | None
-    message: str
-    remedy: str
+    code: str = ""
+    with_data: Severity | None = None
+    alone: Severity | None = None
+    message: str = ""
+    remedy: str = ""
 
 
 _GROUPS = "add the user to the groups render and video and log in again, or run the collection with become: true"
@@ -223,22 +226,12 @@ RULES: tuple[Rule, ...] = (
         r"^\*{20,}\s*$|^\*\* WARNING:\s+\*\*\s*$|'CTRL' \+ 'C' to stop watching"
         r"|^(\S+@\S+[^#$]*|~ *)?[#$>] *(sudo +)?(\S*/)?(amd-smi|rocm-smi)\b"
         r"|^\(?\[?[\w.-]+@[\w.-]+[^#$%]*[#$%](?: .*)?$|^~? *[#$>%] *$|^```\w*$",
-        "",
-        None,
-        None,
-        "",
-        "",
     ),
     Rule(
         # What sudo and the shell say of themselves before the tool starts.
         r"^\[sudo\] password for |^sudo: unable to resolve host |^We trust you have received the usual lecture"
         r"|^Administrator\. It usually boils down|^\s+#[123]\) \w+|^For security reasons, the password you type"
         r"|setlocale: |^perl: warning: ",
-        "",
-        None,
-        None,
-        "",
-        "",
     ),
     Rule(
         r"requires? sudo/root permissions|[Pp]lease run (the command )?with sudo",
