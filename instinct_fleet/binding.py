@@ -16,6 +16,11 @@ WORKER = re.compile(r"VLLM::Worker\w*")
 ENGINE = re.compile(r"VLLM::Engine\w*")
 
 
+def runs(state: Mapping[str, Any] | None) -> bool:
+    """Return whether a unit, as ``node_probe`` saw it, runs, is about to, or still ends its requests."""
+    return (state or {}).get("ActiveState") in ("active", "activating", "reloading", "deactivating")
+
+
 def unit_name(unit: Unit) -> str:
     """Return the name of the unit's systemd service."""
     return f"vllm-{unit.instance}.service"

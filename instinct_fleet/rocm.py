@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from instinct_fleet.binding import runs
 from instinct_fleet.openpgp import key_problem
 
 TABLE = "instinct_fleet/data/rocm_compatibility.yml"
@@ -849,11 +850,7 @@ def rocm_removal(probe: Mapping[str, Any], *, installed: str) -> dict[str, Any]:
         "/etc/udev/rules.d/70-amdgpu.rules",
         "/etc/ld.so.conf.d/rocm.conf",
     ]
-    serving = [
-        name
-        for name, state in sorted((probe.get("units") or {}).items())
-        if state and state.get("ActiveState") in ("active", "activating", "reloading")
-    ]
+    serving = [name for name, state in sorted((probe.get("units") or {}).items()) if runs(state)]
     return {
         "packages": names,
         "held": [name for name in names if name in holds],

@@ -294,11 +294,7 @@ def surplus_units(states: Mapping[str, Any], wanted: Sequence[str]) -> list[str]
 
 def running_units(states: Mapping[str, Any], changed: Sequence[str]) -> list[str]:
     """Return the units that run, or try to, among those whose files changed."""
-    return sorted(
-        name
-        for name in changed
-        if (states.get(name) or {}).get("ActiveState") in ("active", "activating", "reloading", "deactivating")
-    )
+    return sorted(name for name in changed if binding.runs(states.get(name)))
 
 
 def units_to_start(states: Mapping[str, Any], wanted: Sequence[str], *, changed: Sequence[str] = ()) -> list[str]:

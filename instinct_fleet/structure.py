@@ -148,7 +148,8 @@ def _pcie(e: Evidence) -> Iterator[Finding]:
         if speed is None or width is None:
             yield finding("pcie_link_unknown", gpu_name(gpu.index), "PCIe link not read, expected a speed and a width")
         elif link.get("downgraded") or speed < (link.get("max_speed_gts") or 0) or width < (link.get("max_width") or 0):
-            best = f"{link['max_speed_gts']:g} GT/s x{link['max_width']}" if link.get("max_width") else "its best"
+            known = link.get("max_speed_gts") and link.get("max_width")
+            best = f"{link['max_speed_gts']:g} GT/s x{link['max_width']}" if known else "its best"
             text = f"PCIe link {speed:g} GT/s x{width}, expected {best}"
             yield finding("pcie_link_degraded", gpu_name(gpu.index), text)
         if link.get("fatal_error"):

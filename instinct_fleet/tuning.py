@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
+from instinct_fleet.binding import runs
 from instinct_fleet.rocm import newest_kernel
 from instinct_fleet.validation import explain, plain
 
@@ -459,13 +460,8 @@ def reboot_reasons(probe: Mapping[str, Any], *, wanted: Mapping[str, Any] | None
 
 def serving_units(probe: Mapping[str, Any]) -> list[str]:
     """Return the units of vLLM that run, are about to, or end their requests."""
-    return sorted(
-        name
-        for name, state in (probe.get("units") or {}).items()
-        if name.startswith("vllm-")
-        and state
-        and state.get("ActiveState") in ("active", "activating", "reloading", "deactivating")
-    )
+    units = probe.get("units") or {}
+    return sorted(name for name, state in units.items() if name.startswith("vllm-") and runs(state))
 
 
 def _record(text: str | None) -> dict[str, Any]:

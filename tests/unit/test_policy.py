@@ -510,6 +510,14 @@ def test_pcie_link(link: dict[str, Any], code: str, text: str) -> None:
     assert text in item.message
 
 
+def test_a_narrow_link_whose_best_speed_was_not_told_is_named_all_the_same() -> None:
+    link = {"speed_gts": 16.0, "width": 8, "max_speed_gts": None, "max_width": 16}
+    evidence = healthy()
+    facts = {**evidence.facts, "pcie_link": {**evidence.facts["pcie_link"], 3: link}}
+    item = only(structural(replace(evidence, facts=facts)), "pcie_link_degraded")
+    assert item.message == "PCIe link 16 GT/s x8, expected its best"
+
+
 def test_acs_matters_only_where_peers_use_pcie() -> None:
     assert judge(mi300x_8().with_faults("acs_on")) == ()
     found = judge(mi210_2x4().with_faults("acs_on"), "mi210_2x4")

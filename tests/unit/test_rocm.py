@@ -491,13 +491,15 @@ def test_what_apt_says_is_explained(said_by_apt: str, meaning: str) -> None:
 
 
 def test_removal_takes_what_is_amds() -> None:
-    probe = node(converged=True, units={"vllm-a.service": {"ActiveState": "active"}, "vllm-b.service": None})
+    # One that ends its requests still serves them.
+    states = {"vllm-a.service": {"ActiveState": "active"}, "vllm-c.service": {"ActiveState": "deactivating"}}
+    probe = node(converged=True, units={**states, "vllm-b.service": None, "vllm-d.service": {"ActiveState": "failed"}})
     made = rocm.rocm_removal(probe, installed=f"amdgpu-dkms {DRIVER}\nrocm-core 7.0.2.70002-56~22.04\nbash 5.2\n")
     assert made["packages"] == ["amdgpu-dkms", "rocm-core"]
     assert made["held"] == ["amdgpu-dkms"]
-    assert made["serving"] == ["vllm-a.service"]
+    assert made["serving"] == ["vllm-a.service", "vllm-c.service"]
     assert {"dest": "/etc/apt/sources.list.d/rocm.sources", "state": "absent", "mode": "0644"} in made["files"]
-    busy = rocm.rocm_removal_text(made, host="n1")
+    busy = rocm.rocm_removal_text({**made, "serving": ["vllm-a.service"]}, host="n1")
     assert busy == "n1: amdgpu-dkms, rocm-core would be removed while vllm-a.service runs; stop it first"
     asked = rocm.rocm_removal_text({**made, "serving": []}, host="n1")
     assert asked == "n1: amdgpu-dkms, rocm-core would be removed; set rocm_remove_allowed=true if that is wanted"
